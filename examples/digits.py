@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
 from rundir_uploader import RunDirectoryUploader
 from stretto.algorithms import BlurPool, GradientClipping, LabelSmoothing, MixUp
 from stretto.core_events import Callback, Logger
@@ -26,8 +29,6 @@ from stretto.run_directory import find_latest_run, get_run_directory, set_run_di
 from stretto.trainer import ComposerClassifier, DataSpec, State, Trainer, dist
 from stretto.trainer.loggers import FileLogger, InMemoryLogger
 from stretto.trainer.optim import CosineAnnealingWithWarmupScheduler
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
 SEED = 17
 GLOBAL_BATCH_SIZE = 64
@@ -51,7 +52,9 @@ def settle_run_directory(arguments: argparse.Namespace) -> tuple[Path, str | Non
     if arguments.resume and directory is None and dist.get_world_size() == 1:
         directory = find_latest_run()
         if directory is None:
-            raise SystemExit("--resume: no run with a checkpoint under ./runs; name --run-directory")
+            raise SystemExit(
+                "--resume: no run with a checkpoint under ./runs; name --run-directory"
+            )
         print(f"resuming {directory}")
     run_directory = Path(set_run_directory(directory))
     latest = run_directory / "checkpoints" / "latest-rank0.pt"
