@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
+from stretto.core_events import ownership
 from stretto.core_events.algorithm import Algorithm
 from stretto.core_events.callback import Callback
 from stretto.core_events.closing import close_members
 from stretto.core_events.dispatch import (
     Members,
-    Runner,
     Table,
     add_note,
     build_markers,
     build_table,
 )
-from stretto.core_events.errors import CallbackInUseError, EngineClosedError
+from stretto.core_events.errors import EngineClosedError
 from stretto.core_events.event import Event
 from stretto.core_events.exit_handler import ExitHandler
 from stretto.core_events.hooks import check_algorithm, check_callback
@@ -30,10 +29,6 @@ from stretto.core_events.traces import NO_TRACES, Traces
 __all__ = ["Engine"]
 
 StateT = TypeVar("StateT")
-
-_owners: dict[int, weakref.ref[Engine[Any]]] = {}
-"""Which engine, by the id of a callback, has it open. An engine keeps its callbacks alive, so an
-id stays true for as long as its engine lives."""
 
 
 class Engine(Generic[StateT]):
@@ -79,8 +74,10 @@ class Engine(Generic[StateT]):
         self._closing = threading.Lock()
         self._passes: list[AlgorithmPass] = [reverse_on_after_events]
         for given in algorithm_passes or ():
-            algorithm_pass, index = given if isinstance(given, tuple) else (given, -1)
-            self._insert_pass(algorithm_pass, index)
+            if callable(given):
+                self._insert_pass(given)
+            else:
+                self._insert_pass(*given)
         self._table: Table = {}
         self.rebuild()
         self._exit_handler = ExitHandler(self)
@@ -162,7 +159,8 @@ class Engine(Generic[StateT]):
         self._refuse_if_closed()
         members = self._read_members()
         table = build_table(members, self._passes, self._state, self._logger)
-        table[Event.INIT] = _claiming(weakref.ref(self), table[Event.INIT])
+        listeners = (*members.callbacks, *members.loggers)
+        table[Event.INIT] = ownership.claiming(self, listeners, table[Event.INIT])
         self._members = members
         self._markers = build_markers(members)
         self._table = table
@@ -185,10 +183,7 @@ class Engine(Generic[StateT]):
         self._markers = ()
         if self._exit_handler is not None:
             self._exit_handler.cancel()
-        mine = [m for m in (*self._members.callbacks, *self._members.loggers) if self._may_close(m)]
-        for member in mine:
-            _owners.pop(id(member), None)
-        close_members(mine, self._state, self._logger)
+        close_members(ownership.release(self, self._listeners()), self._state, self._logger)
 
     def __enter__(self) -> Engine[StateT]:
         return self
@@ -227,7 +222,7 @@ class Engine(Generic[StateT]):
             loggers=tuple(sort_members(loggers)),
         )
 
-    def _insert_pass(self, algorithm_pass: AlgorithmPass, index: int) -> None:
+    def _insert_pass(self, algorithm_pass: AlgorithmPass, index: int = -1) -> None:
         self._passes.insert(len(self._passes) if index == -1 else index, algorithm_pass)
 
     def _settle(self, event: Event | str) -> Event:
@@ -242,39 +237,8 @@ class Engine(Generic[StateT]):
                 "callbacks can be used again."
             )
 
-    def claim_members(self) -> None:
-        """Take the callbacks and loggers for this engine; ``INIT`` does it first of all.
-
-        Raises:
-            CallbackInUseError: One is still open in another engine; then none is taken.
-        """
-        members = (*self._members.callbacks, *self._members.loggers)
-        for member in members:
-            if not self._may_close(member):
-                raise CallbackInUseError(
-                    f"{type(member).__name__} is still open in another engine. "
-                    "Close that engine (or trainer) first, or make another callback."
-                )
-        for member in members:
-            _owners[id(member)] = weakref.ref(self)
-
-    def _may_close(self, member: Callback[Any]) -> bool:
-        """Whether no other engine that is alive has the member open."""
-        reference = _owners.get(id(member))
-        owner = None if reference is None else reference()
-        return owner is None or owner is self or owner.closed
-
-
-def _claiming(reference: weakref.ref[Engine[Any]], run: Runner | None) -> Runner:
-    """Make the runner of ``INIT``, which first claims the callbacks for its engine."""
-
-    def claim_and_run() -> Traces:
-        engine = reference()
-        if engine is not None:
-            engine.claim_members()
-        return NO_TRACES if run is None else run()
-
-    return claim_and_run
+    def _listeners(self) -> tuple[Callback[Any], ...]:
+        return (*self._members.callbacks, *self._members.loggers)
 
 
 def _refuse_twice(members: Sequence[object]) -> None:

@@ -51,7 +51,7 @@ def check_callback(callback: Callback[Any]) -> None:
             _check_call(callback, name, arguments)
     classes: tuple[type, ...] = type(callback).__mro__
     for cls in classes:
-        if issubclass(cls, Callback) and not cls.__module__.startswith("stretto.core_events."):
+        if _is_users_class(cls):
             for name, value in vars(cls).items():
                 _check_name(cls, name, value)
 
@@ -77,12 +77,18 @@ def check_algorithm(algorithm: Algorithm[Any]) -> None:
             f"{name} never acts: it has no events and does not override match. "
             f"Set events = (Event.…,) on it, or override match."
         )
+    if isinstance(algorithm.events, str):  # an Event is a string too: one was given bare
+        raise HookError(f"{name}.events is one event. Write events = ({algorithm.events!s},).")
     for event in algorithm.events or ():
         if not isinstance(event, Event):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise HookError(
                 f"{name}.events holds {event!r}, which is no Event. "
                 f"Write Event({event!r}) or a member."
             )
+
+
+def _is_users_class(cls: type) -> bool:
+    return issubclass(cls, Callback) and not cls.__module__.startswith("stretto.core_events.")
 
 
 def _check_call(member: object, name: str, arguments: tuple[str, ...]) -> None:

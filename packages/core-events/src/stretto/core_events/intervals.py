@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -136,6 +137,11 @@ class _Interval:
             )
         if unit is TimeUnit.DURATION:
             return _crossed_fraction(state, every)
+        if unit is TimeUnit.SECOND:
+            # Whole microseconds divide exactly, float seconds do not.
+            step = max(datetime.timedelta(seconds=every), datetime.timedelta.resolution)
+            earlier, later = timestamp.clock_step
+            return earlier // step < later // step
         before, now = timestamp.step_in(unit)
         return before // every < now // every
 
@@ -167,4 +173,4 @@ def _crossed_fraction(state: ProgressState, every: float) -> bool:
 def _exact(ratio: tuple[int | float, int | float]) -> Fraction:
     from fractions import Fraction
 
-    return Fraction(ratio[0]) / Fraction(ratio[1])
+    return Fraction(repr(ratio[0])) / Fraction(repr(ratio[1]))

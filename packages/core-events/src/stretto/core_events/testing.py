@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from stretto.core_events.callback import Callback
 from stretto.core_events.event import Event
@@ -89,7 +89,7 @@ def expand(*parts: Any) -> list[str]:
     ``expand("epoch_start", (2, ["batch_start", "batch_end"]), "epoch_end")`` has six entries.
 
     Args:
-        parts: Event values; lists of parts; and pairs of a count and a list of parts.
+        parts: Event values; lists of parts; and tuples of a count and a list of parts.
 
     Returns:
         Event values in order, as `EventRecorder.events` holds them.
@@ -101,8 +101,9 @@ def expand(*parts: Any) -> list[str]:
     for part in parts:
         if isinstance(part, str):
             sequence.append(Event(part).value)
-        elif isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], int):
-            sequence.extend(expand(*part[1]) * part[0])
+        elif isinstance(part, tuple):
+            count, body = cast("tuple[int, Sequence[Any]]", part)
+            sequence.extend(expand(*body) * count)
         else:
             sequence.extend(expand(*part))
     return sequence

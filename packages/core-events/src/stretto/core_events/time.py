@@ -6,7 +6,7 @@ import datetime
 import math
 import operator
 import re
-from typing import TypeAlias
+from typing import TypeAlias, overload
 
 from stretto.core_events.errors import TimeStringError, TimeUnitError
 from stretto.core_events.time_unit import TimeUnit
@@ -148,7 +148,7 @@ class Time:
             return cls.from_timestring(i)
         if isinstance(i, datetime.timedelta):
             return cls.from_timedelta(i)
-        if isinstance(i, bool) or not isinstance(i, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if isinstance(i, bool) or not hasattr(i, "__index__"):
             raise TypeError(
                 f"{i!r} ({type(i).__name__}) is not a time. Give a Time, a string ({_FORMS}), a "
                 "timedelta or a whole number."
@@ -202,9 +202,9 @@ class Time:
         return other._value
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, str):
+        if isinstance(other, str | datetime.timedelta):
             try:
-                other = Time.from_timestring(other)
+                other = Time.from_input(other)
             except TimeStringError:
                 return False
         if not isinstance(other, Time):
@@ -276,18 +276,38 @@ TimeInput: TypeAlias = Time | str | datetime.timedelta | int
 """What `Time.from_input` and `ensure_time` read."""
 
 
-def ensure_time(maybe_time: TimeInput, int_unit: TimeUnit | str = TimeUnit.EPOCH) -> Time:
+@overload
+def ensure_time(maybe_time: None, int_unit: TimeUnit | str = TimeUnit.EPOCH) -> None: ...
+@overload
+def ensure_time(maybe_time: TimeInput, int_unit: TimeUnit | str = TimeUnit.EPOCH) -> Time: ...
+def ensure_time(
+    maybe_time: TimeInput | None, int_unit: TimeUnit | str = TimeUnit.EPOCH
+) -> Time | None:
     """Read a time from anything that spells one; a bare whole number is in `int_unit`.
 
     Args:
-        maybe_time: A `Time`, a time string, a `timedelta`, or a whole number.
+        maybe_time: A `Time`, a time string, a `timedelta`, a whole number, or None.
         int_unit: The unit of a bare number. Default: epochs.
+
+    Returns:
+        The time; None for None.
 
     Raises:
         TimeStringError: A string that is no time.
         TypeError: A value of another type.
     """
-    return Time.from_input(maybe_time, int_unit)
+    return None if maybe_time is None else Time.from_input(maybe_time, int_unit)
+
+
+def unchecked_time(value: int | float, unit: TimeUnit) -> Time:
+    """Make a time from a value that is known to fit its unit; for code that runs at every step."""
+    time = _new(Time)
+    time._value = value  # pyright: ignore[reportPrivateUsage]
+    time._unit = unit  # pyright: ignore[reportPrivateUsage]
+    return time
+
+
+_new = object.__new__
 
 
 def _read_unit(unit: str) -> TimeUnit:
@@ -303,7 +323,14 @@ def _read_number(digits: str) -> int | float:
     try:
         return int(digits)
     except ValueError:
-        return float(digits)
+        pass
+    number = float(digits)
+    if abs(number) < _EXACT_FLOAT_LIMIT or not math.isfinite(number):
+        return number
+    from decimal import Decimal  # only a huge number with a fraction or an exponent pays for it
+
+    exact = Decimal(digits)
+    return int(exact) if exact == exact.to_integral_value() else number
 
 
 def _read_value(value: object, unit: TimeUnit) -> int | float:
