@@ -14,12 +14,13 @@ from stretto.core_events.time_unit import TimeUnit
 __all__ = ["Time", "TimeInput", "ensure_time"]
 
 _NUMBER = r"[+-]?(?:\d[\d_]*(?:\.[\d_]*)?|\.\d[\d_]*)(?:e[+-]?\d+)?"
-_TIME_STRING = re.compile(rf"\s*({_NUMBER})\s*(iter|ep|ba|sp|tok|dur|sec)\s*", re.IGNORECASE)
+_TIME_STRING = re.compile(rf"\s*({_NUMBER})\s*(iter|ep|ba|sp|tok|dur|sec)\s*", re.IGNORECASE | re.ASCII)
 _CLOCK_STRING = re.compile(
     r"\s*(?=\d)(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?\s*",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 _EXACT_FLOAT_LIMIT = 2**53
+_REAL_UNITS = (TimeUnit.DURATION, TimeUnit.SECOND)
 _FORMS = "'10ep', '1_000ba', '5e6tok', '0.5dur', '30sec' or '1h20m40s'"
 
 
@@ -122,7 +123,8 @@ class Time:
         match = _TIME_STRING.fullmatch(timestring)
         if match is not None:
             try:
-                return cls(_read_number(match[1]), match[2])
+                unit = _read_unit(match[2])
+                return cls(_read_number(match[1], unit), unit)
             except ValueError as error:
                 raise TimeStringError(f"{timestring!r} is not a time: {error}") from None
         if _CLOCK_STRING.fullmatch(timestring) is not None:
@@ -269,7 +271,7 @@ class Time:
         return Time(self._value / self._other(other, "divide"), TimeUnit.DURATION)
 
     def _is_counted(self) -> bool:
-        return self._unit not in (TimeUnit.DURATION, TimeUnit.SECOND)
+        return self._unit not in _REAL_UNITS
 
 
 TimeInput: TypeAlias = Time | str | datetime.timedelta | int
@@ -318,16 +320,16 @@ def _read_unit(unit: str) -> TimeUnit:
         raise TimeStringError(f"{unit!r} is not a unit of time. The units are {units}.") from None
 
 
-def _read_number(digits: str) -> int | float:
-    """Read digits with optional underscores, fraction and exponent; whole numbers exactly."""
+def _read_number(digits: str, unit: TimeUnit) -> int | float:
+    """Read digits with optional underscores, fraction and exponent; counts exactly."""
     try:
         return int(digits)
     except ValueError:
         pass
     number = float(digits)
-    if abs(number) < _EXACT_FLOAT_LIMIT or not math.isfinite(number):
+    if unit in _REAL_UNITS or abs(number) < _EXACT_FLOAT_LIMIT or not math.isfinite(number):
         return number
-    from decimal import Decimal  # only a huge number with a fraction or an exponent pays for it
+    from decimal import Decimal  # only a huge count with a fraction or an exponent pays for it
 
     exact = Decimal(digits)
     return int(exact) if exact == exact.to_integral_value() else number
@@ -361,7 +363,7 @@ def _read_value(value: object, unit: TimeUnit) -> int | float:
 
 def _to_unit(number: float, unit: TimeUnit) -> int | float:
     """Round towards zero where the unit is counted."""
-    if unit is TimeUnit.DURATION or unit is TimeUnit.SECOND:
+    if unit in _REAL_UNITS:
         return number
     return math.trunc(number)
 
