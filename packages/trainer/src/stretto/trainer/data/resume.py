@@ -1,0 +1,206 @@
+"""Where in its training data a run is, and how to come back there.
+
+The position counts batches that were trained on, not those a worker has already fetched. An epoch
+can be entered again in its middle because the random state that its order was drawn from is kept:
+it is put back, the order is drawn again, and as many batches are skipped as were consumed, without
+reading them where the loader is a plain one over a map dataset.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from stretto.trainer.checkpoint.rng import capture_rng_state, restore_rng_state
+from stretto.trainer.data.sampler import set_epoch
+
+log = logging.getLogger(__name__)
+
+PROGRESS_SECONDS = 5.0
+
+
+@dataclass(slots=True, kw_only=True)
+class DataPosition:
+    """What must be known to enter the current epoch again.
+
+    Attributes:
+        epoch_start: Random state of this rank when the epoch's order was drawn, None before the
+            first epoch.
+        loader: State of the loader, if it is one that keeps its own.
+        pending_rng: Random state to put back before the next batch, after a checkpoint was loaded.
+        world_size: Ranks that shared the epoch's data.
+    """
+
+    epoch_start: dict[str, Any] | None = None
+    loader: Mapping[str, Any] | None = None
+    pending_rng: Mapping[str, Any] | None = None
+    world_size: int = 1
+    _current: Any = field(default=None, repr=False)
+
+    def begin_epoch(self, dataloader: Iterable[Any], epoch: int) -> Iterator[Any]:
+        """Start an epoch at its first batch and remember how its order is drawn."""
+        self._restore_pending()
+        set_epoch(dataloader, epoch)
+        self._current = dataloader
+        self.loader = None
+        self.epoch_start = {"rng": capture_rng_state(), "generators": _generators(dataloader)}
+        return iter(dataloader)
+
+    def resume_epoch(self, dataloader: Iterable[Any], epoch: int, consumed: int) -> Iterator[Any]:
+        """Go on in the middle of an epoch, after `consumed` batches of this rank."""
+        now = self.pending_rng if self.pending_rng is not None else capture_rng_state()
+        self.pending_rng = now
+        set_epoch(dataloader, epoch)
+        self._current = dataloader
+        iterator = self._skip(dataloader, consumed)
+        self._restore_pending()
+        return iterator
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's position."""
+        loader = self.loader
+        if keeps_own_state(self._current):
+            loader = self._current.state_dict()
+        return {"epoch_start": self.epoch_start, "loader": loader}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up a position that `state_dict` returned."""
+        self.epoch_start = state.get("epoch_start")
+        self.loader = state.get("loader")
+
+    def _restore_pending(self) -> None:
+        if self.pending_rng is not None:
+            restore_rng_state(dict(self.pending_rng))
+            self.pending_rng = None
+
+    def _skip(self, dataloader: Iterable[Any], consumed: int) -> Iterator[Any]:
+        if self.loader is not None and keeps_own_state(dataloader):
+            cast("Any", dataloader).load_state_dict(dict(self.loader))
+            self.loader = None
+            return iter(dataloader)
+        if self.epoch_start is not None:
+            restore_rng_state(self.epoch_start["rng"])
+            _set_generators(dataloader, self.epoch_start["generators"])
+        if _order_can_be_skipped(dataloader):
+            return iter(skip_batches(cast("DataLoader[Any]", dataloader), consumed))
+        return _replay(iter(dataloader), consumed)
+
+
+class _Skipping:
+    """A sampler without its first entries, for one pass.
+
+    Args:
+        sampler: Yields indices, or lists of them.
+        count: How many entries to leave out.
+    """
+
+    def __init__(self, sampler: Iterable[Any], count: int) -> None:
+        self._sampler = sampler
+        self._count = count
+
+    def __iter__(self) -> Iterator[Any]:
+        entries = iter(self._sampler)
+        for _ in range(self._count):
+            if next(entries, None) is None:
+                return
+        yield from entries
+
+    def __len__(self) -> int:
+        return max(0, len(cast("Sequence[Any]", self._sampler)) - self._count)
+
+
+def skip_batches(dataloader: DataLoader[Any], count: int) -> DataLoader[Any]:
+    """Return a loader like this one, over the same order without its first batches.
+
+    Nothing is read for the batches that are left out.
+
+    Args:
+        dataloader: A plain loader over a map dataset.
+        count: How many batches to leave out.
+    """
+    loader = cast("Any", dataloader)
+    if loader.batch_sampler is None:
+        order = {"sampler": _Skipping(loader.sampler, count), "batch_size": None}
+    else:
+        order = {"batch_sampler": _Skipping(loader.batch_sampler, count)}
+    workers: dict[str, Any] = {}
+    if loader.num_workers:
+        workers = {
+            "prefetch_factor": loader.prefetch_factor,
+            "multiprocessing_context": loader.multiprocessing_context,
+        }
+    return DataLoader(
+        loader.dataset,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        generator=loader.generator,
+        **order,
+        **workers,
+    )
+
+
+def keeps_own_state(dataloader: Any) -> bool:
+    """Whether a loader can save and load its own position (`state_dict`, `load_state_dict`)."""
+    return callable(getattr(dataloader, "state_dict", None)) and callable(
+        getattr(dataloader, "load_state_dict", None)
+    )
+
+
+def _order_can_be_skipped(dataloader: Any) -> bool:
+    return type(dataloader) is DataLoader and not isinstance(
+        cast("Any", dataloader).dataset, IterableDataset
+    )
+
+
+def _replay(iterator: Iterator[Any], count: int) -> Iterator[Any]:
+    """Fetch and drop batches, saying so now and then."""
+    started = said = time.monotonic()
+    for done in range(count):
+        if next(iterator, iterator) is iterator:
+            break
+        if time.monotonic() - said > PROGRESS_SECONDS:
+            said = time.monotonic()
+            log.warning(
+                "Fetched %d of the %d batches that were trained on before, in %.0f s, to come back "
+                "to the middle of the epoch. A loader with state_dict() and load_state_dict() "
+                "would not need this.",
+                done + 1,
+                count,
+                said - started,
+            )
+    return iterator
+
+
+def _generators(dataloader: Any) -> list[torch.Tensor]:
+    return [generator.get_state() for generator in _own_generators(dataloader)]
+
+
+def _set_generators(dataloader: Any, states: Sequence[torch.Tensor]) -> None:
+    for generator, state in zip(_own_generators(dataloader), states, strict=False):
+        generator.set_state(state)
+
+
+def _own_generators(dataloader: Any) -> list[torch.Generator]:
+    """List the generators that a loader and its samplers draw from, each once."""
+    batch_sampler = getattr(dataloader, "batch_sampler", None)
+    holders = (
+        dataloader,
+        getattr(dataloader, "sampler", None),
+        batch_sampler,
+        getattr(batch_sampler, "sampler", None),
+    )
+    found: list[torch.Generator] = []
+    for holder in holders:
+        generator = getattr(holder, "generator", None)
+        if isinstance(generator, torch.Generator) and all(generator is not g for g in found):
+            found.append(generator)
+    return found

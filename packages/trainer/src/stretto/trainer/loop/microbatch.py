@@ -1,0 +1,150 @@
+"""The gradients of one device batch, microbatch by microbatch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from stretto.core_events import Event
+from stretto.trainer.loop.losses import TOTAL, name_losses
+
+if TYPE_CHECKING:
+    from stretto.core_events import Engine
+    from stretto.trainer.microbatching import FixedMicrobatching
+    from stretto.trainer.state import State
+
+
+class GradientPass:
+    """Computes gradients of the mean loss over the batches of all ranks.
+
+    The loss of each microbatch enters as a sum over one global denominator, so that gradients do
+    not depend on how batches are cut or shared. The pass can be made again on the same batch,
+    which is never changed in place: see `repeat`.
+
+    Args:
+        state: The run.
+        engine: Hears the events of the microbatches.
+        microbatching: Cuts and weighs batches.
+    """
+
+    def __init__(
+        self, state: State, engine: Engine[State], microbatching: FixedMicrobatching
+    ) -> None:
+        prepared = state.model_state.prepared
+        if prepared is None:
+            raise RuntimeError("the model must be prepared by the strategy before it is trained")
+        self._state = state
+        self._prepared = prepared
+        self._run_event: Callable[[Event], Any] = engine.run_event
+        self._microbatching = microbatching
+        self._transform = microbatching.spec.microbatch_transforms
+        self._create_graph = any(a.backwards_create_graph for a in state.algorithms)
+        self._metrics = state.train_metrics
+        self._shared = state.topology.world_size > 1
+
+    def compute_gradients(
+        self, batch: Any, weight: int | None = None, *, events: bool = True
+    ) -> dict[str, Tensor]:
+        """Compute the gradients of a batch from nothing.
+
+        Args:
+            batch: This rank's whole device batch.
+            weight: What the batches of all ranks count for together; by default what this one
+                does, where there is no other rank.
+            events: Whether the events of the microbatches fire.
+
+        Returns:
+            This rank's part of the mean losses by name, detached, on the device.
+
+        Raises:
+            ValueError: If the batches count for nothing, which has no mean.
+        """
+        parts = self._microbatching.split(batch)
+        shares = self._weigh(batch, parts, weight)
+        batch_state = self._state.batch_state
+        last = len(parts) - 1
+        sums: dict[str, Tensor] = {}
+        for optimizer in self._prepared.optimizers:
+            optimizer.zero_grad()
+        try:
+            for place, part in enumerate(parts):
+                batch_state.batch = part if self._transform is None else self._transform(part)
+                with self._state.strategy.microbatch_context(self._prepared, is_last=place == last):
+                    self._run_part(shares[place], sums, events)
+        except BaseException:
+            self.drop_gradients()
+            raise
+        finally:
+            batch_state.batch = batch
+        return sums
+
+    def drop_gradients(self) -> None:
+        """Forget all gradients, so that none of a failed pass is ever applied."""
+        for parameter in self._prepared.model.parameters():
+            parameter.grad = None
+
+    def _weigh(self, batch: Any, parts: Any, weight: int | None) -> list[float]:
+        """Return the share of each part in the mean over the batches of all ranks."""
+        microbatching = self._microbatching
+        if weight is None:
+            if len(parts) == 1 and not microbatching.by_tokens:
+                return [1.0]
+            weight = microbatching.weigh(batch)
+        if weight <= 0:
+            what = "loss-bearing tokens" if microbatching.by_tokens else "samples"
+            raise ValueError(f"a batch has no {what}, so its mean loss is undefined: leave it out")
+        if len(parts) == 1 and not self._shared:
+            return [1.0]
+        return [microbatching.weigh(part) / weight for part in parts]
+
+    def _run_part(self, share: float, sums: dict[str, Tensor], events: bool) -> None:
+        run_event = self._run_event if events else _fire_nothing
+        state, batch_state = self._state, self._state.batch_state
+        precision = state.precision
+        run_event(Event.BEFORE_FORWARD)
+        with precision.forward_context():
+            batch_state.outputs = self._prepared.module(batch_state.batch)
+        run_event(Event.AFTER_FORWARD)
+        # A callback may free the outputs after the loss, so they are held only if needed.
+        kept = batch_state.outputs if self._metrics and events else None
+        run_event(Event.BEFORE_LOSS)
+        with precision.forward_context():
+            batch_state.loss = state.model.loss(batch_state.outputs, batch_state.batch)
+        run_event(Event.AFTER_LOSS)
+        run_event(Event.BEFORE_BACKWARD)
+        losses = name_losses(batch_state.loss)
+        scale = share * state.strategy.gradient_multiplier
+        total = losses[TOTAL]
+        precision.backward(
+            total if scale == 1.0 else total * scale, create_graph=self._create_graph
+        )
+        run_event(Event.AFTER_BACKWARD)
+        if self._metrics and events:
+            self._update_metrics(kept)
+        _add_losses(sums, losses, share)
+
+    def _update_metrics(self, outputs: Any) -> None:
+        model, batch = self._state.model, self._state.batch_state.batch
+        with torch.no_grad():
+            outputs = model.eval_forward(batch, outputs)
+            for metric in self._metrics.values():
+                model.update_metric(batch, outputs, metric)
+
+
+def _add_losses(sums: dict[str, Tensor], losses: dict[str, Tensor], share: float) -> None:
+    """Add a part's losses to those of the parts before; one that counts for nothing is no number."""
+    for name, loss in losses.items():
+        part = loss.detach()
+        if share == 0.0:
+            part = torch.zeros_like(part)
+        elif share != 1.0:
+            part = part * share
+        before = sums.get(name)
+        sums[name] = part if before is None else before + part
+
+
+def _fire_nothing(event: Event) -> None:
+    """Stand in for the engine where a pass is repeated."""
