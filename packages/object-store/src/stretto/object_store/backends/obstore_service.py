@@ -1,0 +1,106 @@
+"""What differs between the services that obstore reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Protocol
+
+from stretto.object_store.types import Capabilities, Checksum, ObjectMeta
+
+_PART_RETRIES = 5
+
+
+class Service(Protocol):
+    """One bucket of one service: a recipe that can be pickled if it holds no secret."""
+
+    @property
+    def uri(self) -> str:
+        """How the store calls itself, without a slash at its end."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the service promises through obstore."""
+        ...
+
+    def connect(self, *, retry_parts: bool) -> Any:
+        """Make an obstore client.
+
+        Args:
+            retry_parts: Repeat single requests inside obstore; for uploads in parts.
+        """
+        ...
+
+    def checksum(self, etag: str | None) -> Checksum | None:
+        """What an ETag vouches for.
+
+        Args:
+            etag: Without quotes.
+        """
+        ...
+
+    def version(self, etag: str | None, version: str | None) -> str | None:
+        """What `ReplaceIf` needs to name this object.
+
+        Args:
+            etag: The ETag without quotes.
+            version: The service's own version.
+        """
+        ...
+
+    def condition(self, version: str) -> Mapping[str, str]:
+        """The obstore condition for a replace.
+
+        Args:
+            version: What `version` gave.
+        """
+        ...
+
+    def list_exactly(self, prefix: str, start_after: str | None) -> Iterator[ObjectMeta]:
+        """List without obstore, which cannot name objects with unclean keys.
+
+        Args:
+            prefix: A plain string prefix.
+            start_after: Begin behind this key.
+
+        Raises:
+            ObjectStoreError: There is no such way for this service or credential.
+        """
+        ...
+
+
+def client_options(
+    *, connect_timeout: float, read_timeout: float, allow_http: bool
+) -> dict[str, Any]:
+    """Obstore's settings of the HTTP client.
+
+    Args:
+        connect_timeout: Seconds to connect.
+        read_timeout: Seconds without a byte after which a request is given up.
+        allow_http: Whether plain HTTP is wanted.
+    """
+    return {
+        "allow_http": allow_http,
+        "connect_timeout": timedelta(seconds=connect_timeout),
+        "read_timeout": timedelta(seconds=read_timeout),
+        # A limit for a whole request would cut long downloads; silence is what must end.
+        "timeout": timedelta(hours=12),
+    }
+
+
+def retry_config(*, retry_parts: bool) -> dict[str, Any]:
+    """Obstore's own repetitions: only for parts, the rest is `RetryStore`'s.
+
+    Args:
+        retry_parts: Whether they are wanted.
+    """
+    return {
+        "max_retries": _PART_RETRIES if retry_parts else 0,
+        "retry_timeout": timedelta(seconds=120),
+        "backoff": {
+            "init_backoff": timedelta(milliseconds=200),
+            "max_backoff": timedelta(seconds=10),
+            "base": 2,
+        },
+    }
