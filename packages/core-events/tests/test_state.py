@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.core_events import State, Time, TimeUnit, Timestamp, UnknownLengthError
+from stretto.core_events import State, Time, Timestamp, TimeUnit, UnknownLengthError
 from stretto.core_events.testing import ScriptedState
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from stretto.core_events import (
     Time,
+    Timestamp,
     TimeStringError,
     TimeUnit,
     TimeUnitError,
-    Timestamp,
     ensure_time,
 )
 
@@ -59,8 +59,9 @@ def test_time_strings_are_read(text, value, unit):
 @pytest.mark.parametrize(
     "text",
     [
-        "", "ep", "10", "10 epochs", "ten ep", "1.5ba", "0.1ep", "1__0ba", "_1ba", "1ep2ba", "nandur",
-        "infsec", "1e999sec", "1e-3ba", "20m1h", "h", "1h20m40", "1,000ba", "٣ba ", "0x10ba", "--1ba",
+        "", "ep", "10", "10 epochs", "ten ep", "1.5ba", "0.1ep", "1__0ba", "_1ba", "1ep2ba",
+        "nandur", "infsec", "1e999sec", "1e-3ba", "20m1h", "h", "1h20m40", "1,000ba", "٣ba ",
+        "0x10ba", "--1ba",
     ],
 )  # fmt: skip
 def test_what_is_no_time_string_is_refused_with_the_string_in_the_message(text):

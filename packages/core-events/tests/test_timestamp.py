@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.core_events import Time, TimeUnit, TimeUnitError, Timestamp
+from stretto.core_events import Time, Timestamp, TimeUnit, TimeUnitError
 
 COUNTS = {
     "iteration": "iter", "epoch": "ep", "batch": "ba", "sample": "sp", "token": "tok",
@@ -24,9 +24,7 @@ durations = st.one_of(
 )
 counts = st.integers(0, 2**60)
 clocks = st.timedeltas(min_value=ZERO, max_value=datetime.timedelta(days=40_000))
-timestamps = st.builds(
-    Timestamp, **dict.fromkeys(COUNTS, counts), **dict.fromkeys(CLOCKS, clocks)
-)
+timestamps = st.builds(Timestamp, **dict.fromkeys(COUNTS, counts), **dict.fromkeys(CLOCKS, clocks))
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("batch"), st.integers(0, 2**55), st.integers(0, 2**55), durations),

@@ -13,6 +13,7 @@ from stretto.core_events.event import Event
 from stretto.core_events.hooks import overrides
 from stretto.core_events.logging import Logger, LoggerDestination
 from stretto.core_events.passes import AlgorithmPass
+from stretto.core_events.time_recorder import TimeRecorder
 from stretto.core_events.traces import NO_TRACES, Traces
 
 __all__ = ["Members", "Runner", "Table", "build_markers", "build_table"]
@@ -38,20 +39,43 @@ class Members:
     loggers: tuple[LoggerDestination[Any], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
-    """One algorithm at one event; `match` is None where it always matches."""
+_Entry: TypeAlias = tuple[
+    Algorithm[Any], Callable[[Event, Any], bool] | None, Callable[[Event, Any, Logger], int | None]
+]
+"""An algorithm at one event, with its `match` (None where it always matches) and its `apply`."""
 
-    algorithm: Algorithm[Any]
-    match: Callable[[Event, Any], bool] | None
-    apply: Callable[[Event, Any, Logger], int | None]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Context:
+    """What every call gets, and what measures it."""
+
+    state: Any
+    logger: Logger
+    recorder: TimeRecorder | None
+
+    def timed(self, call: Callable[..., Any], member: object, event: Event) -> Callable[..., Any]:
+        """Return the call, measured where there is a recorder and untouched where there is none."""
+        return call if self.recorder is None else self.recorder.wrap(call, member, event)
 
 
 def build_table(
-    members: Members, passes: Sequence[AlgorithmPass], state: Any, logger: Logger
+    members: Members,
+    passes: Sequence[AlgorithmPass],
+    state: Any,
+    logger: Logger,
+    recorder: TimeRecorder | None = None,
 ) -> Table:
-    """Build the table: every decision that does not depend on the moment is taken here."""
-    return {event: _build_runner(event, members, passes, state, logger) for event in Event}
+    """Build the table: every decision that does not depend on the moment is taken here.
+
+    Args:
+        members: Who is to be called.
+        passes: Changes to the order of algorithms.
+        state: The state that every call gets.
+        logger: The logger that every call gets.
+        recorder: Measures every call, if given.
+    """
+    context = _Context(state=state, logger=logger, recorder=recorder)
+    return {event: _build_runner(event, members, passes, context) for event in Event}
 
 
 def build_markers(members: Members) -> tuple[Callback[Any], ...]:
@@ -61,37 +85,39 @@ def build_markers(members: Members) -> tuple[Callback[Any], ...]:
 
 
 def _build_runner(
-    event: Event,
-    members: Members,
-    passes: Sequence[AlgorithmPass],
-    state: Any,
-    logger: Logger,
+    event: Event, members: Members, passes: Sequence[AlgorithmPass], context: _Context
 ) -> Runner | None:
-    callbacks = _hooks(event, members.callbacks)
-    loggers = _hooks(event, members.loggers)
-    entries = _entries(event, members.algorithms, passes)
+    callbacks = _hooks(event, members.callbacks, context)
+    loggers = _hooks(event, members.loggers, context)
+    entries = _entries(event, members.algorithms, passes, context)
     first_at_init = event is Event.INIT
     before = (*loggers, *callbacks) if first_at_init else ()
     after = () if first_at_init else (*callbacks, *loggers)
     if not entries:
         hooks = before or after
-        return _hook_runner(event, hooks, state, logger) if hooks else None
+        return _hook_runner(event, hooks, context) if hooks else None
     traced = any(overrides(member, "log_traces", LoggerDestination) for member in members.loggers)
-    return _full_runner(event, before, entries, after, state, logger, traced)
+    return _full_runner(event, before, entries, after, traced, context)
 
 
-def _hooks(event: Event, listeners: Sequence[Callback[Any]]) -> tuple[Hook, ...]:
+def _hooks(event: Event, listeners: Sequence[Callback[Any]], context: _Context) -> tuple[Hook, ...]:
     hooks: list[Hook] = []
     for listener in listeners:
         if overrides(listener, "run_event", Callback):
-            hooks.append(partial(listener.run_event, event))
+            hook: Hook = partial(listener.run_event, event)
         elif overrides(listener, event.value, Callback):
-            hooks.append(getattr(listener, event.value))
+            hook = getattr(listener, event.value)
+        else:
+            continue
+        hooks.append(context.timed(hook, listener, event))
     return tuple(hooks)
 
 
 def _entries(
-    event: Event, algorithms: Sequence[Algorithm[Any]], passes: Sequence[AlgorithmPass]
+    event: Event,
+    algorithms: Sequence[Algorithm[Any]],
+    passes: Sequence[AlgorithmPass],
+    context: _Context,
 ) -> tuple[_Entry, ...]:
     candidates: Sequence[Algorithm[Any]] = [
         algorithm
@@ -103,17 +129,18 @@ def _entries(
     for algorithm_pass in passes:
         candidates = algorithm_pass(candidates, event)
     return tuple(
-        _Entry(
-            algorithm=algorithm,
-            match=algorithm.match if overrides(algorithm, "match", Algorithm) else None,
-            apply=algorithm.apply,
+        (
+            algorithm,
+            algorithm.match if overrides(algorithm, "match", Algorithm) else None,
+            context.timed(algorithm.apply, algorithm, event),
         )
         for algorithm in candidates
     )
 
 
-def _hook_runner(event: Event, hooks: tuple[Hook, ...], state: Any, logger: Logger) -> Runner:
+def _hook_runner(event: Event, hooks: tuple[Hook, ...], context: _Context) -> Runner:
     """Make the runner of an event that only callbacks hear."""
+    state, logger = context.state, context.logger
     if len(hooks) == 1:
         only = hooks[0]
 
@@ -145,12 +172,11 @@ def _full_runner(
     before: tuple[Hook, ...],
     entries: tuple[_Entry, ...],
     after: tuple[Hook, ...],
-    state: Any,
-    logger: Logger,
     traced: bool,
+    context: _Context,
 ) -> Runner:
     """Make the runner of an event at which algorithms may act."""
-    plan = tuple((entry.algorithm, entry.match, entry.apply) for entry in entries)
+    state, logger = context.state, context.logger
 
     def run() -> Traces:
         current: Any = None
@@ -158,7 +184,7 @@ def _full_runner(
         try:
             for current in before:
                 current(state, logger)
-            for current, match, apply in plan:
+            for current, match, apply in entries:
                 if match is None or match(event, state):
                     ran.append((current, apply(event, state, logger)))
             traces = Traces(event, ran) if ran else NO_TRACES
@@ -176,7 +202,9 @@ def _full_runner(
 
 def add_note(error: BaseException, culprit: object, event: Event, state: Any) -> None:
     """Add to an error who raised it, at which event, and how far the run had come."""
-    bound = culprit.func if isinstance(culprit, partial) else culprit
+    bound = getattr(culprit, "__wrapped__", culprit)
+    if isinstance(bound, partial):
+        bound = bound.func
     owner = getattr(bound, "__self__", bound)
     timestamp = getattr(state, "timestamp", None)
     where = ""

@@ -24,6 +24,7 @@ from stretto.core_events.hooks import check_algorithm, check_callback
 from stretto.core_events.logging import Logger, LoggerDestination
 from stretto.core_events.ordering import sort_members
 from stretto.core_events.passes import AlgorithmPass, reverse_on_after_events
+from stretto.core_events.time_recorder import TimeRecorder
 from stretto.core_events.traces import NO_TRACES, Traces
 
 __all__ = ["Engine"]
@@ -78,6 +79,7 @@ class Engine(Generic[StateT]):
                 self._insert_pass(given)
             else:
                 self._insert_pass(*given)
+        self._recorder: TimeRecorder | None = None
         self._table: Table = {}
         self.rebuild()
         self._exit_handler = ExitHandler(self)
@@ -147,6 +149,15 @@ class Engine(Generic[StateT]):
         self._insert_pass(algorithm_pass, index)
         self.rebuild()
 
+    def record_time(self, recorder: TimeRecorder | None) -> None:
+        """Measure from now on what every callback and algorithm costs; None measures nothing.
+
+        Raises:
+            EngineClosedError: The engine has been closed.
+        """
+        self._recorder = recorder
+        self.rebuild()
+
     def rebuild(self) -> None:
         """Read the lists of algorithms and callbacks again and rebuild the table.
 
@@ -158,7 +169,7 @@ class Engine(Generic[StateT]):
         """
         self._refuse_if_closed()
         members = self._read_members()
-        table = build_table(members, self._passes, self._state, self._logger)
+        table = build_table(members, self._passes, self._state, self._logger, self._recorder)
         listeners = (*members.callbacks, *members.loggers)
         table[Event.INIT] = ownership.claiming(self, listeners, table[Event.INIT])
         self._members = members

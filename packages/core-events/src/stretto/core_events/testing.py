@@ -8,11 +8,19 @@ from typing import Any, cast
 
 from stretto.core_events.callback import Callback
 from stretto.core_events.event import Event
+from stretto.core_events.grammar import SequenceFault, check_sequence
 from stretto.core_events.logging import Logger
 from stretto.core_events.state import State
 from stretto.core_events.time import TimeInput
 
-__all__ = ["EventRecorder", "FakeClock", "ScriptedState", "expand"]
+__all__ = [
+    "EventRecorder",
+    "FakeClock",
+    "ScriptedState",
+    "SequenceFault",
+    "check_sequence",
+    "expand",
+]
 
 
 class EventRecorder(Callback[Any]):

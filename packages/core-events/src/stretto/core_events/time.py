@@ -14,10 +14,11 @@ from stretto.core_events.time_unit import TimeUnit
 __all__ = ["Time", "TimeInput", "ensure_time"]
 
 _NUMBER = r"[+-]?(?:\d[\d_]*(?:\.[\d_]*)?|\.\d[\d_]*)(?:e[+-]?\d+)?"
-_TIME_STRING = re.compile(rf"\s*({_NUMBER})\s*(iter|ep|ba|sp|tok|dur|sec)\s*", re.IGNORECASE | re.ASCII)
+_PART = r"(\d+(?:\.\d+)?)"
+_FLAGS = re.IGNORECASE | re.ASCII
+_TIME_STRING = re.compile(rf"\s*({_NUMBER})\s*(iter|ep|ba|sp|tok|dur|sec)\s*", _FLAGS)
 _CLOCK_STRING = re.compile(
-    r"\s*(?=\d)(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?\s*",
-    re.IGNORECASE | re.ASCII,
+    rf"\s*(?=\d)(?:{_PART}d)?(?:{_PART}h)?(?:{_PART}m)?(?:{_PART}s)?\s*", _FLAGS
 )
 _EXACT_FLOAT_LIMIT = 2**53
 _REAL_UNITS = (TimeUnit.DURATION, TimeUnit.SECOND)

@@ -1,0 +1,255 @@
+"""Which sequences of events a training run can produce, as data, and a check against it.
+
+The grammar is a regular expression over events. It is matched by derivatives (Brzozowski, 1964):
+after each event, the expression that the rest must match. So a check stops at the first event
+that does not fit and knows what would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import reduce
+from typing import TypeAlias
+
+from stretto.core_events.event import Event
+
+__all__ = ["RUN", "Choice", "Expression", "Repeat", "SequenceFault", "Then", "check_sequence"]
+
+
+@dataclass(frozen=True, slots=True)
+class Then:
+    """One expression, then another."""
+
+    first: Expression
+    second: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of several expressions."""
+
+    options: frozenset[Expression]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """An expression any number of times, also none."""
+
+    body: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class _Empty:
+    """Nothing at all."""
+
+
+Expression: TypeAlias = Event | Then | Choice | Repeat | _Empty
+"""A set of event sequences; a `Choice` of no options holds none."""
+
+_EMPTY = _Empty()
+_NEVER = Choice(frozenset())
+
+
+def _sequence(*parts: Expression) -> Expression:
+    return reduce(lambda rest, part: _then(part, rest), reversed(parts), _EMPTY)
+
+
+def _either(*options: Expression) -> Expression:
+    flat: set[Expression] = set()
+    for option in options:
+        flat |= option.options if isinstance(option, Choice) else {option}
+    return flat.pop() if len(flat) == 1 else Choice(frozenset(flat))
+
+
+def _then(first: Expression, second: Expression) -> Expression:
+    if first == _NEVER or second == _NEVER:
+        return _NEVER
+    if first == _EMPTY:
+        return second
+    return first if second == _EMPTY else Then(first, second)
+
+
+def _maybe(*parts: Expression) -> Expression:
+    return _either(_EMPTY, _sequence(*parts))
+
+
+def _some(*parts: Expression) -> Expression:
+    return Repeat(_sequence(*parts))
+
+
+def _at_least_one(*parts: Expression) -> Expression:
+    return _sequence(*parts, _some(*parts))
+
+
+_EVALUATION = _sequence(
+    Event.EVAL_START,
+    _some(
+        Event.EVAL_BATCH_START,
+        _at_least_one(Event.EVAL_BEFORE_FORWARD, Event.EVAL_AFTER_FORWARD),
+        Event.EVAL_BATCH_END,
+    ),
+    Event.EVAL_END,
+)
+_EVALUATIONS_DUE = _maybe(Event.EVAL_BEFORE_ALL, _at_least_one(_EVALUATION), Event.EVAL_AFTER_ALL)
+_BATCH = _sequence(
+    Event.BEFORE_DATALOADER,
+    Event.AFTER_DATALOADER,
+    Event.BATCH_START,
+    Event.BEFORE_TRAIN_BATCH,
+    _at_least_one(
+        Event.BEFORE_FORWARD,
+        Event.AFTER_FORWARD,
+        Event.BEFORE_LOSS,
+        Event.AFTER_LOSS,
+        Event.BEFORE_BACKWARD,
+        Event.AFTER_BACKWARD,
+    ),
+    Event.AFTER_TRAIN_BATCH,
+    Event.BATCH_END,
+    _EVALUATIONS_DUE,
+    Event.BATCH_CHECKPOINT,
+)
+_ITERATION_END = _sequence(Event.ITERATION_END, Event.ITERATION_CHECKPOINT)
+_REST_OF_EPOCH = _sequence(
+    _some(_BATCH),
+    _some(_ITERATION_END, _some(_BATCH)),  # an iteration counted in tokens ends within an epoch
+    _maybe(Event.BEFORE_DATALOADER),  # the fetch that finds the loader exhausted
+    _maybe(  # absent where the run ends within an epoch
+        Event.EPOCH_END, _EVALUATIONS_DUE, Event.EPOCH_CHECKPOINT, _maybe(_ITERATION_END)
+    ),
+)
+_EPOCHS = _some(_maybe(Event.ITERATION_START), Event.EPOCH_START, _REST_OF_EPOCH)
+_FIT = _sequence(Event.FIT_START, _EPOCHS, Event.FIT_END, _EVALUATIONS_DUE)
+_FIT_GOING_ON = _sequence(Event.FIT_START, _REST_OF_EPOCH, _EPOCHS, Event.FIT_END, _EVALUATIONS_DUE)
+_STANDALONE = _sequence(Event.EVAL_STANDALONE_START, _some(_EVALUATION), Event.EVAL_STANDALONE_END)
+_PREDICT = _sequence(
+    Event.PREDICT_START,
+    _some(
+        Event.PREDICT_BATCH_START,
+        _at_least_one(Event.PREDICT_BEFORE_FORWARD, Event.PREDICT_AFTER_FORWARD),
+        Event.PREDICT_BATCH_END,
+    ),
+    Event.PREDICT_END,
+)
+_SETUP = _sequence(_maybe(Event.INIT), _maybe(Event.BEFORE_LOAD, Event.AFTER_LOAD))
+_WITHOUT_FIT = _some(_either(_STANDALONE, _PREDICT))
+_LATER = _some(_either(_FIT_GOING_ON, _STANDALONE, _PREDICT))
+
+RUN: Expression = _sequence(_SETUP, _WITHOUT_FIT, _maybe(_FIT, _LATER))
+"""A run that starts afresh: set up, then fits, evaluations and predictions in any number."""
+RESUMED_RUN: Expression = _sequence(_SETUP, _LATER)
+"""A run that may go on in the middle of an epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceFault:
+    """Where a sequence of events stops being one that a run can produce.
+
+    Attributes:
+        index: The position of the first event that does not fit; the length, if it ends too early.
+        event: That event; None at the end.
+        expected: What would have fitted there, in the order of a run.
+        before: The events just before.
+    """
+
+    index: int
+    event: Event | None
+    expected: tuple[Event, ...]
+    before: tuple[Event, ...]
+
+    def __str__(self) -> str:
+        what = "the sequence ends" if self.event is None else f"there is {self.event}"
+        wanted = ", ".join(self.expected) or "the end"
+        after = ", ".join(self.before) or "the start"
+        return f"at {self.index}, after {after}, {what}; expected {wanted}"
+
+
+def check_sequence(
+    events: Iterable[Event | str],
+    *,
+    partial: bool = False,
+    resumed: bool = False,
+    complete: bool = True,
+) -> SequenceFault | None:
+    """Say where a recorded sequence of events departs from what a run can produce.
+
+    Args:
+        events: The events, in the order in which they were run.
+        partial: Whether the loop leaves events out. Then the grammar is held to the events that
+            occur and their partners, so an ``AFTER_FORWARD`` still needs its ``BEFORE_FORWARD``.
+        resumed: Whether the run may start in the middle of an epoch.
+        complete: Whether the run came to its end; False accepts the beginning of a run.
+
+    Returns:
+        The first fault, or None.
+
+    Raises:
+        ValueError: A string that is no event.
+    """
+    sequence = [Event(event) for event in events]
+    grammar = RESUMED_RUN if resumed else RUN
+    if partial:
+        partners = {event.partner for event in sequence if event.partner is not None}
+        grammar = _restrict(grammar, {*sequence, *partners})
+    for index, event in enumerate(sequence):
+        rest = _derive(grammar, event)
+        if rest == _NEVER:
+            return _fault(index, event, grammar, sequence)
+        grammar = rest
+    if complete and not _accepts_nothing(grammar):
+        return _fault(len(sequence), None, grammar, sequence)
+    return None
+
+
+def _fault(
+    index: int, event: Event | None, grammar: Expression, sequence: list[Event]
+) -> SequenceFault:
+    expected = tuple(other for other in Event if _derive(grammar, other) != _NEVER)
+    before = tuple(sequence[max(0, index - 3) : index])
+    return SequenceFault(index=index, event=event, expected=expected, before=before)
+
+
+def _accepts_nothing(expression: Expression) -> bool:
+    """Whether the empty sequence is among those of the expression."""
+    match expression:
+        case Then(first, second):
+            return _accepts_nothing(first) and _accepts_nothing(second)
+        case Choice(options):
+            return any(_accepts_nothing(option) for option in options)
+        case Event():
+            return False
+        case _:
+            return True
+
+
+def _derive(expression: Expression, event: Event) -> Expression:
+    """What must follow `event` for the whole to be a sequence of the expression."""
+    match expression:
+        case Then(first, second):
+            through = _then(_derive(first, event), second)
+            return _either(through, _derive(second, event)) if _accepts_nothing(first) else through
+        case Choice(options):
+            return _either(*(_derive(option, event) for option in options))
+        case Repeat(body):
+            return _then(_derive(body, event), expression)
+        case Event():
+            return _EMPTY if expression is event else _NEVER
+        case _:
+            return _NEVER
+
+
+def _restrict(expression: Expression, events: Collection[Event | None]) -> Expression:
+    """Leave out every event but those given."""
+    match expression:
+        case Then(first, second):
+            return _then(_restrict(first, events), _restrict(second, events))
+        case Choice(options):
+            return _either(*(_restrict(option, events) for option in options))
+        case Repeat(body):
+            inner = _restrict(body, events)
+            return inner if inner == _EMPTY else Repeat(inner)
+        case Event():
+            return expression if expression in events else _EMPTY
+        case _:
+            return expression
