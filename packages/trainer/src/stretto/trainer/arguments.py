@@ -117,7 +117,8 @@ def check(arguments: TrainerArguments) -> Checked:
 
     Raises:
         TypeError: If something is of the wrong kind.
-        ValueError: If a value is out of range, the model has no parameters or a dataloader is empty.
+        ValueError: If a value is out of range, the model has no parameters, or a dataloader is
+            empty.
         FileNotFoundError: If the checkpoint to load is not there.
     """
     a = arguments
@@ -219,15 +220,15 @@ def as_list(given: T | Sequence[T] | None) -> list[T]:
 
 
 def _members(name: str, given: Any, kind: type[T]) -> list[T]:
-    members = as_list(given)
+    members: list[Any] = as_list(given)
     for member in members:
         if not isinstance(member, kind):
-            hint = f"pass it in algorithms, not in {name}" if isinstance(member, Algorithm) else ""
             raise TypeError(
-                f"{name} must hold {kind.__name__} objects, got {type(member).__name__}"
-                + (f": {hint}" if hint else "")
+                f"{name} must hold {kind.__name__} objects, got {type(member).__name__}: pass "
+                "algorithms, callbacks, loggers, optimizers and schedulers each in their own "
+                "argument"
             )
-    return cast("list[T]", members)
+    return members
 
 
 def _check_filled(spec: DataSpec, what: str) -> None:

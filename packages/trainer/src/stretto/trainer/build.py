@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from stretto.core_events import Engine, Event, Logger
 from stretto.trainer import dist
+from stretto.trainer._loose import is_sequence
 from stretto.trainer.arguments import Checked, TrainerArguments, check
 from stretto.trainer.data.resume import DataPosition
 from stretto.trainer.data.sampler import check_distributed
@@ -291,8 +292,8 @@ BUILD_ORDER: tuple[tuple[str, Callable[[Build], None]], ...] = (
     ("schedulers", make_schedulers),
     ("load", load),
 )
-"""The steps of the build, by name. Tensor parallelism, activation checkpointing and compilation have
-their place between INIT and wrapping, materialisation within it."""
+"""The steps of the build, by name. Tensor parallelism, activation checkpointing and compilation
+have their place between INIT and wrapping, materialisation within it."""
 
 
 def use_train_data(state: State, spec: DataSpec, label: str, limit: int | None) -> None:
@@ -321,7 +322,7 @@ def _default_optimizer(arguments: TrainerArguments) -> Optimizer:
 
 
 def _is_pass_with_index(passes: Any) -> bool:
-    return isinstance(passes, tuple) and len(passes) == 2 and isinstance(passes[1], int)  # pyright: ignore
+    return is_sequence(passes) and len(passes) == 2 and isinstance(passes[1], int)
 
 
 def _automatic_loggers(build: Build) -> list[LoggerDestination[Any]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torch.utils.data import DataLoader
 
 from stretto.core_events import Event, create_interval_scheduler
+from stretto.trainer._loose import is_sequence
 from stretto.trainer.data.spec import DataSpec, ensure_data_spec
 from stretto.trainer.microbatching import check_microbatch_size
 
@@ -138,9 +139,9 @@ def check_subset(name: str, batches: int | None) -> None:
 def _entries(given: Any) -> list[tuple[str, Any]]:
     if given is None:
         return []
-    if not isinstance(given, list | tuple):
+    if not is_sequence(given):
         return [(DEFAULT_LABEL, given)]
-    entries = cast("list[Any]", list(cast("Sequence[Any]", given)))
+    entries = list(given)
     if not any(isinstance(entry, Evaluator | DataSpec | DataLoader) for entry in entries):
         return [(DEFAULT_LABEL, entries)] if entries else []
     unnamed = sum(not isinstance(entry, Evaluator) for entry in entries)

@@ -6,8 +6,16 @@ import os
 import random
 import time
 
-_ADJECTIVES = ["amber", "brisk", "calm", "clear", "deft", "early", "eager", "fair", "fleet", "gentle", "glad", "golden", "grand", "keen", "light", "lively", "lucid", "merry", "mild", "noble", "plain", "quick", "quiet", "rapid", "sharp", "steady", "still", "sunny", "supple", "swift", "tidy", "true", "vivid", "warm", "wide", "wise"]
-_NOUNS = ["aria", "ballad", "cadence", "canon", "cello", "chord", "chorus", "coda", "etude", "fanfare", "flute", "fugue", "harp", "hymn", "largo", "lyre", "madrigal", "march", "mazurka", "minuet", "motet", "nocturne", "oboe", "opus", "overture", "prelude", "quartet", "reed", "refrain", "rondo", "scherzo", "serenade", "sonata", "suite", "tempo", "theme", "toccata", "trill", "viola", "waltz"]
+_ADJECTIVES = """
+    amber brisk calm clear deft early eager fair fleet gentle glad golden grand keen light lively
+    lucid merry mild noble plain quick quiet rapid sharp steady still sunny supple swift tidy true
+    vivid warm wide wise
+"""
+_NOUNS = """
+    aria ballad cadence canon cello chord chorus coda etude fanfare flute fugue harp hymn largo lyre
+    madrigal march mazurka minuet motet nocturne oboe opus overture prelude quartet reed refrain
+    rondo scherzo serenade sonata suite tempo theme toccata trill viola waltz
+"""
 
 VARIABLES = ("STRETTO_RUN_NAME", "COMPOSER_RUN_NAME", "RUN_NAME")
 
@@ -19,4 +27,5 @@ def choose_run_name() -> str:
         if name:
             return name
     chance = random.Random(os.urandom(8))  # leaves the seeded generator alone
-    return f"{int(time.time())}-{chance.choice(_ADJECTIVES)}-{chance.choice(_NOUNS)}"
+    adjective, noun = chance.choice(_ADJECTIVES.split()), chance.choice(_NOUNS.split())
+    return f"{int(time.time())}-{adjective}-{noun}"

@@ -8,6 +8,8 @@ import sys
 
 import torch
 
+from stretto.trainer._loose import set_torch_seed
+
 SEED_LIMIT = 2**32
 
 _UNSEEDED = 67280421310721
@@ -33,7 +35,7 @@ def seed_all(seed: int) -> None:
     """
     if seed < 0:
         raise ValueError(f"seed must not be negative, got {seed}")
-    torch.manual_seed(seed)
+    set_torch_seed(seed)
     random.seed(seed)
     numpy = sys.modules.get("numpy")
     if numpy is not None:

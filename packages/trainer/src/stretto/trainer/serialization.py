@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from stretto.core_events import Timestamp
 from stretto.trainer import dist
+from stretto.trainer._loose import metric_states
 
 if TYPE_CHECKING:
     from stretto.trainer.parallel.strategy import Prepared
@@ -151,11 +152,7 @@ def _restore_position(state: State, saved: Mapping[str, Any]) -> None:
 
 
 def _metric_states(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _metric_values(metric) for name, metric in metrics.items()}
-
-
-def _metric_values(metric: Any) -> dict[str, Any]:
-    return {name: getattr(metric, name) for name in metric._defaults}
+    return {name: metric_states(metric) for name, metric in metrics.items()}
 
 
 def _restore_metrics(state: State, saved: Mapping[str, Any]) -> None:

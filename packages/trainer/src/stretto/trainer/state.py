@@ -287,12 +287,12 @@ class State(EventState):
         return self.strategy.model_state_dict(get_prepared(self))
 
     def load_model_state_dict(
-        self, weights: Mapping[str, Any], *, strict: bool = True
+        self, state_dict: Mapping[str, Any], *, strict: bool = True
     ) -> tuple[list[str], list[str]]:
         """Load weights and buffers by name; to be called on every rank.
 
         Args:
-            weights: The whole weights.
+            state_dict: The whole weights.
             strict: Whether missing or unexpected names are an error.
 
         Returns:
@@ -300,7 +300,7 @@ class State(EventState):
         """
         from stretto.trainer.serialization import get_prepared
 
-        return self.strategy.load_model_state_dict(get_prepared(self), weights, strict=strict)
+        return self.strategy.load_model_state_dict(get_prepared(self), state_dict, strict=strict)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a checkpoint holds; to be called on every rank."""

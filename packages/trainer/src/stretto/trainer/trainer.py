@@ -304,7 +304,7 @@ class Trainer:
         """
         if self._saver is None:
             raise ValueError("there is no folder to save to: pass save_folder to Trainer(...)")
-        self._saver.save(self.state, self.logger)
+        self._saver.save(self.state)
 
     @property
     def saved_checkpoints(self) -> list[str]:

@@ -7,10 +7,12 @@ result is a new container that shares the other items.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from torch import Tensor
+
+from stretto.trainer._loose import is_mapping, is_sequence
 
 BatchKey = (
     int
@@ -36,7 +38,7 @@ def batch_get(batch: Any, key: BatchKey) -> Any:
     if isinstance(key, int):
         return batch[key]
     if isinstance(key, str):
-        return batch[key] if isinstance(batch, Mapping) else getattr(batch, key)
+        return batch[key] if is_mapping(batch) else getattr(batch, key)
     if callable(key):
         return key(batch)
     if _is_pair(key):
@@ -68,22 +70,26 @@ def batch_set(batch: Any, key: BatchKey, value: Any) -> Any:
 
 
 def _is_pair(key: Any) -> bool:
-    return isinstance(key, tuple | list) and len(cast("Any", key)) == 2 and all(map(callable, key))
+    return is_sequence(key) and len(key) == 2 and all(map(callable, key))
 
 
 def _replace(batch: Any, key: int | str, value: Any) -> Any:
     if isinstance(batch, tuple):
-        items = list(cast("tuple[Any, ...]", batch))
-        fields = getattr(batch, "_fields", None)
-        if isinstance(key, str):
-            if fields is None:
-                raise TypeError(f"a tuple has no item called {key!r}: use an index")
-            key = fields.index(key)
-        items[key] = value
-        return type(batch)(*items) if fields is not None else tuple(items)
-    clone = batch.clone() if isinstance(batch, Tensor) else copy.copy(batch)
-    if isinstance(key, str) and not isinstance(batch, Mapping):
+        return _replace_in_tuple(cast("tuple[Any, ...]", batch), key, value)
+    clone: Any = batch.clone() if isinstance(batch, Tensor) else copy.copy(batch)
+    if isinstance(key, str) and not is_mapping(batch):
         setattr(clone, key, value)
     else:
         clone[key] = value
     return clone
+
+
+def _replace_in_tuple(batch: tuple[Any, ...], key: int | str, value: Any) -> tuple[Any, ...]:
+    fields: tuple[str, ...] | None = getattr(batch, "_fields", None)
+    if isinstance(key, str):
+        if fields is None:
+            raise TypeError(f"a tuple has no item called {key!r}: use an index")
+        key = fields.index(key)
+    items: list[Any] = list(batch)
+    items[key] = value
+    return type(batch)(*items) if fields is not None else tuple(items)

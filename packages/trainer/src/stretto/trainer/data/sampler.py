@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sized
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, cast
 
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
+
+from stretto.trainer._loose import length_of
 
 if TYPE_CHECKING:
     from stretto.trainer.distributed.topology import Topology
@@ -27,7 +29,7 @@ def check_distributed(dataloader: Iterable[Any], topology: Topology, label: str)
     ranks = topology.data_parallel_size
     if ranks == 1 or not isinstance(dataloader, DataLoader):
         return
-    if isinstance(dataloader.dataset, IterableDataset):
+    if isinstance(cast("Any", dataloader).dataset, IterableDataset):
         return
     samplers = list(_samplers(dataloader))
     shares = [s for s in samplers if isinstance(getattr(s, "num_replicas", None), int)]
@@ -67,16 +69,16 @@ def count_valid(dataloader: Iterable[Any]) -> int | None:
         if isinstance(declared, int):
             return declared
         if isinstance(sampler, DistributedSampler):
-            return _share(sampler)
+            return _share(cast("Any", sampler))
     return None
 
 
-def _share(sampler: DistributedSampler[Any]) -> int | None:
-    dataset: object = sampler.dataset
-    if sampler.drop_last or not isinstance(dataset, Sized):
+def _share(sampler: Any) -> int | None:
+    samples = length_of(sampler.dataset)
+    if sampler.drop_last or samples is None:
         return None
     # Position p of rank r is entry p * ranks + r of the padded order.
-    return max(0, -(-(len(dataset) - sampler.rank) // sampler.num_replicas))
+    return max(0, -(-(samples - sampler.rank) // sampler.num_replicas))
 
 
 def _samplers(dataloader: Any) -> Iterator[Any]:

@@ -7,6 +7,7 @@ from typing import Any, Literal, cast
 
 from torch import Tensor
 
+from stretto.trainer._loose import length_of
 from stretto.trainer.data.split import count_rows, default_split_batch
 
 TokenType = Literal["total", "loss_generating"]
@@ -105,10 +106,7 @@ def ensure_data_spec(
 
 def dataloader_length(dataloader: Iterable[Any]) -> int | None:
     """Return the number of batches in an epoch of this rank, None where it cannot be told."""
-    try:
-        return len(cast("Any", dataloader))
-    except (TypeError, NotImplementedError):
-        return None
+    return length_of(dataloader)
 
 
 def default_count_tokens(batch: Any, token_type: TokenType = "total") -> int:
@@ -126,11 +124,7 @@ def default_count_tokens(batch: Any, token_type: TokenType = "total") -> int:
 
 
 def _dataset_length(dataloader: Any) -> int | None:
-    dataset = getattr(dataloader, "dataset", None)
-    try:
-        return len(dataset)
-    except (TypeError, NotImplementedError):
-        return None
+    return length_of(getattr(dataloader, "dataset", None))
 
 
 def _takes_token_type(function: Callable[..., int]) -> bool:

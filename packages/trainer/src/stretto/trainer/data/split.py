@@ -13,6 +13,8 @@ from typing import Any, cast
 
 from torch import Tensor
 
+from stretto.trainer._loose import is_mapping, is_sequence, kind_of
+
 REMEDY = (
     "give DataSpec(get_num_samples_in_batch=..., split_batch=...) functions that know this batch"
 )
@@ -27,8 +29,7 @@ def count_rows(batch: Any) -> int:
     Raises:
         ValueError: If the columns do not have the same number of rows, or nothing has rows.
     """
-    kind = type(batch)
-    if kind is tuple or kind is list:
+    if is_sequence(batch):
         first = batch[0] if batch else None
         if isinstance(first, Tensor) and first.ndim:
             rows = first.shape[0]
@@ -38,7 +39,7 @@ def count_rows(batch: Any) -> int:
         return batch.shape[0]
     rows = _find_rows(batch)
     if rows is None:
-        raise ValueError(f"cannot tell how many samples a {kind.__name__} holds: {REMEDY}")
+        raise ValueError(f"cannot tell how many samples a {kind_of(batch)} holds: {REMEDY}")
     if _is_container(batch):
         _check(batch, rows, top=True)
     return rows
@@ -137,8 +138,8 @@ def _check(value: Any, rows: int, *, top: bool = False) -> None:
         if len(value.shape) and int(value.shape[0]) != rows:
             raise _uneven(int(value.shape[0]), rows)
     elif _is_container(value) and not _holds_rows(value, rows, top=top):
-        if not top and isinstance(value, list) and not any(map(_is_array, value)):
-            raise _uneven(len(cast("list[Any]", value)), rows)
+        if not top and isinstance(value, list) and not any(map(_is_array, _elements(value))):
+            raise _uneven(len(_elements(value)), rows)
         for element in _elements(value):
             _check(element, rows)
 
@@ -158,22 +159,20 @@ def _slice(value: Any, rows: int, start: int, stop: int, strict: bool, *, top: b
         if strict:
             raise _uneven(int(value.shape[0]), rows)
         return value
-    if isinstance(value, Mapping):
-        mapping = cast("Mapping[Any, Any]", value)
-        parts = {k: _slice(v, rows, start, stop, strict) for k, v in mapping.items()}
-        return _rebuild_mapping(mapping, parts)
-    if not isinstance(value, tuple | list):
+    if is_mapping(value):
+        parts = {k: _slice(v, rows, start, stop, strict) for k, v in value.items()}
+        return _rebuild_mapping(value, parts)
+    if not is_sequence(value):
         return value
-    sequence = cast("tuple[Any, ...] | list[Any]", value)
-    if _holds_rows(sequence, rows, top=top):
-        return _rebuild_sequence(sequence, list(sequence[start:stop]))
-    return _rebuild_sequence(sequence, [_slice(e, rows, start, stop, strict) for e in sequence])
+    if _holds_rows(value, rows, top=top):
+        return _rebuild_sequence(value, list(value[start:stop]))
+    return _rebuild_sequence(value, [_slice(e, rows, start, stop, strict) for e in value])
 
 
 def _rebuild_mapping(original: Mapping[Any, Any], parts: dict[Any, Any]) -> Mapping[Any, Any]:
     if type(original) is dict or not isinstance(original, MutableMapping):
         return parts
-    clone = copy.copy(cast("MutableMapping[Any, Any]", original))
+    clone: MutableMapping[Any, Any] = copy.copy(original)
     clone.update(parts)
     return clone
 

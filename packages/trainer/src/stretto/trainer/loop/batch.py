@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from stretto.core_events import Event
+from stretto.trainer.loop.feed import are_even
 from stretto.trainer.loop.losses import LossShares
 from stretto.trainer.loop.microbatch import GradientPass
 
@@ -70,10 +71,10 @@ class BatchRunner:
         run_event(Event.AFTER_DATALOADER)
         run_event(Event.BATCH_START)
         run_event(Event.BEFORE_TRAIN_BATCH)
-        weight = fetched.weight
+        weight, even = fetched.weight, fetched.even
         if self._recount:
-            (weight,) = state.strategy.sum_counts([self._microbatching.weigh(batch_state.batch)])
-        losses = self._gradients.compute_gradients(batch_state.batch, weight)
+            weight, even = self._count_again(batch_state.batch)
+        losses = self._gradients.compute_gradients(batch_state.batch, weight, even=even)
         precision, optimizers = state.precision, state.optimizers
         precision.unscale(optimizers)
         run_event(Event.AFTER_TRAIN_BATCH)
@@ -87,6 +88,14 @@ class BatchRunner:
             scheduler.step()
         run_event(Event.BATCH_END)
         self._flush_if_due(duration)
+
+    def _count_again(self, batch: Any) -> tuple[int, bool]:
+        """Agree over the ranks what their batches count for after algorithms changed them."""
+        microbatching, strategy = self._microbatching, self._state.strategy
+        own = int(microbatching.spec.get_num_samples_in_batch(batch))
+        counts = (microbatching.weigh(batch), own, own * own)
+        weight, samples, squares = strategy.sum_counts(counts)
+        return weight, are_even(samples, squares, strategy.topology.data_parallel_size)
 
     def flush(self) -> None:
         """Deliver everything that was logged so far; to be called on every rank."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from stretto.core_events import Event, Timestamp
+from stretto.trainer import dist
 from stretto.trainer.checkpoint.rng import capture_rng_state, restore_rng_state
 from stretto.trainer.data.sampler import count_valid
 from stretto.trainer.data.spec import dataloader_length
 from stretto.trainer.data.split import slice_rows
 from stretto.trainer.data.to_device import make_placer
+from stretto.trainer.loop.feed import are_even
 from stretto.trainer.loop.metrics import log_metrics, place_metrics
 from stretto.trainer.microbatching import FixedMicrobatching
 
@@ -99,16 +102,21 @@ class EvaluationRunner:
         state, batch_state = self._state, self._state.batch_state
         spec = evaluator.dataloader
         microbatching = FixedMicrobatching(spec, evaluator.device_eval_microbatch_size)
-        for batch, valid, samples, tokens in _share_batches(state, evaluator, limit):
-            batch_state.batch = batch
+        transform = spec.microbatch_transforms
+        for shared in _share_batches(state, evaluator, limit):
+            batch_state.batch = shared.batch
             self._run_event(Event.EVAL_BATCH_START)
-            for part in microbatching.split(batch):
-                batch_state.batch = part
+            parts, valid = list(microbatching.split(shared.batch)), shared.valid
+            if state.topology.shard_size > 1 and not shared.even:
+                # Every pass gathers parameters from all ranks, so all make equally many.
+                parts += parts[-1:] * (max(dist.all_gather_object(len(parts))) - len(parts))
+            for part in parts:
                 rows = int(spec.get_num_samples_in_batch(part))
+                batch_state.batch = part if transform is None else transform(part)
                 self._run_part(metrics, rows, min(valid, rows))
                 valid = max(0, valid - rows)
-            batch_state.batch = batch
-            state.eval_timestamp = state.eval_timestamp.to_next_batch(samples, tokens)
+            batch_state.batch = shared.batch
+            state.eval_timestamp = state.eval_timestamp.to_next_batch(shared.samples, shared.tokens)
             self._run_event(Event.EVAL_BATCH_END)
 
     def _run_part(self, metrics: dict[str, Metric], rows: int, valid: int) -> None:
@@ -128,10 +136,19 @@ class EvaluationRunner:
             state.model.update_metric(batch, outputs, metric)
 
 
-def _share_batches(
-    state: State, evaluator: Evaluator, limit: int
-) -> Iterator[tuple[Any, int, int, int]]:
-    """Yield (batch, own valid samples, samples and tokens of all ranks) until no rank has more.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shared:
+    """This rank's batch, how much of it is not padding, and what all ranks' batches count."""
+
+    batch: Any
+    valid: int
+    samples: int
+    tokens: int
+    even: bool
+
+
+def _share_batches(state: State, evaluator: Evaluator, limit: int) -> Iterator[_Shared]:
+    """Yield batches until no rank has more.
 
     A rank whose batches have come to an end gets its last one again, with nothing valid in it, for
     the collectives in the others' forward passes.
@@ -141,16 +158,19 @@ def _share_batches(
     left = count_valid(spec.dataloader)
     shared = state.topology.world_size > 1
     last: Any = _END
+    rows = 0
     for batch in _endless(spec.dataloader, limit):
-        present, valid, tokens = batch is not _END, 0, 0
-        if present:
-            batch = last = batch if place is None else place(batch)
-            rows = int(spec.get_num_samples_in_batch(batch))
+        valid, tokens = 0, 0
+        if batch is not _END:
+            last = batch if place is None else place(batch)
+            rows = int(spec.get_num_samples_in_batch(last))
             valid = rows if left is None else min(rows, left)
             left = None if left is None else left - valid
-            tokens = spec.get_num_tokens_in_batch(batch)
-        counts = (int(present), valid, tokens)
-        having, samples, tokens = state.strategy.sum_counts(counts) if shared else counts
+            tokens = spec.get_num_tokens_in_batch(last)
+        counts = (int(batch is not _END), valid, tokens, rows, rows * rows)
+        if shared:
+            counts = state.strategy.sum_counts(counts)
+        having, samples, tokens, total, squares = counts
         if not having:
             return
         if shared and last is _END:
@@ -159,7 +179,8 @@ def _share_batches(
                 f"{state.topology.global_rank}, though other ranks have: give every rank at least "
                 "one, or use stretto.trainer.dist.get_sampler(dataset)"
             )
-        yield last, valid, samples, tokens
+        even = are_even(total, squares, state.topology.data_parallel_size)
+        yield _Shared(batch=last, valid=valid, samples=samples, tokens=tokens, even=even)
 
 
 def _endless(dataloader: Iterable[Any], limit: int) -> Iterator[Any]:
@@ -173,7 +194,7 @@ def _endless(dataloader: Iterable[Any], limit: int) -> Iterator[Any]:
 
 
 @contextmanager
-def _evaluating(state: State, evaluator: Evaluator, limit: int) -> Iterator[None]:
+def _evaluating(state: State, evaluator: Evaluator, limit: int) -> Generator[None]:
     """Put the state into evaluation and back, as if nothing had happened to the training."""
     training = [module for module in state.model.modules() if module.training]
     batch_state = state.batch_state

@@ -50,6 +50,7 @@ class Fetched:
         tokens: Tokens in the batches of all ranks.
         weight: What the batches of all ranks count for in the mean loss; None where only this
             rank counts.
+        even: Whether all ranks have equally many samples.
         duration: Time since the last batch, the mean over the ranks; None where only this rank
             counts.
     """
@@ -58,6 +59,7 @@ class Fetched:
     samples: int
     tokens: int
     weight: int | None = None
+    even: bool = True
     duration: timedelta | None = None
 
 
@@ -131,17 +133,19 @@ class BatchFeed:
         """Share in one collective whether all have a batch, and what the batches count for."""
         strategy = self._state.strategy
         micros = round(self._clock.lap() * 1e6)
-        mine = (0, 0, 0, 0, micros)
+        mine = (0, 0, 0, 0, 0, micros)
         if batch is not _END:
             spec = self._spec
+            own = int(spec.get_num_samples_in_batch(batch))
             mine = (
                 1,
-                int(spec.get_num_samples_in_batch(batch)),
+                own,
+                own * own,
                 spec.get_num_tokens_in_batch(batch),
                 self._microbatching.weigh(batch),
                 micros,
             )
-        present, samples, tokens, weight, micros = strategy.sum_counts(mine)
+        present, samples, squares, tokens, weight, micros = strategy.sum_counts(mine)
         ranks = strategy.topology.data_parallel_size
         if present < ranks:
             if present and self._state.topology.is_rank_zero:
@@ -152,4 +156,16 @@ class BatchFeed:
                     ranks,
                 )
             return None
-        return Fetched(batch, samples, tokens, weight, timedelta(microseconds=micros / ranks))
+        return Fetched(
+            batch,
+            samples,
+            tokens,
+            weight,
+            are_even(samples, squares, ranks),
+            timedelta(microseconds=micros / ranks),
+        )
+
+
+def are_even(total: int, squares: int, ranks: int) -> bool:
+    """Tell from the sum and the sum of squares whether all ranks have the same number."""
+    return squares * ranks == total * total

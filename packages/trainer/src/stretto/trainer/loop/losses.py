@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
+
+from stretto.trainer._loose import is_mapping, is_sequence, kind_of, to_numbers
 
 if TYPE_CHECKING:
     from stretto.trainer.parallel.strategy import ParallelStrategy
@@ -26,17 +28,15 @@ def name_losses(loss: Any) -> dict[str, Tensor]:
     """
     if isinstance(loss, Tensor):
         return {TOTAL: loss}
-    if isinstance(loss, Mapping):
-        named = dict(cast("Mapping[str, Tensor]", loss))
-    elif isinstance(loss, Sequence):
-        parts = cast("Sequence[Tensor]", loss)
-        named = {f"loss{place}": part for place, part in enumerate(parts)}
-    else:
-        named = {}
+    named: dict[str, Any] = {}
+    if is_mapping(loss):
+        named = dict(loss)
+    elif is_sequence(loss):
+        named = {f"loss{place}": part for place, part in enumerate(loss)}
     if not named or not all(isinstance(part, Tensor) for part in named.values()):
         raise ValueError(
             f"model.loss must return a tensor, or a mapping or sequence of tensors, got "
-            f"{type(loss).__name__}"
+            f"{kind_of(loss)}"
         )
     if TOTAL not in named:
         named[TOTAL] = torch.stack([part.reshape(()) for part in named.values()]).sum()
@@ -51,10 +51,10 @@ def resolve_scalars(values: list[Any]) -> list[float]:
         if isinstance(value, Tensor) and value.device.type != "cpu":
             remote.setdefault(value.device, []).append(place)
         else:
-            numbers[place] = float(value() if callable(value) else value)
+            numbers[place] = float(cast("Any", value() if callable(value) else value))
     for places in remote.values():
         stacked = torch.stack([cast("Tensor", values[p]).detach().float() for p in places])
-        for place, number in zip(places, stacked.reshape(-1).tolist(), strict=True):
+        for place, number in zip(places, to_numbers(stacked), strict=True):
             numbers[place] = number
     return numbers
 
@@ -110,6 +110,6 @@ class LossShares:
             return
         parts = torch.stack([cast("Tensor", loss.part).reshape(()).float() for loss in waiting])
         ranks = self._strategy.topology.data_parallel_size
-        sums = (self._strategy.mean_loss(parts) * ranks).tolist()
+        sums = to_numbers(self._strategy.mean_loss(parts) * ranks)
         for loss, value in zip(waiting, sums, strict=True):
             loss.value, loss.part = value, None

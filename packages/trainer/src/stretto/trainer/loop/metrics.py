@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
+from stretto.trainer._loose import compute_metric, to_numbers
+
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
@@ -47,7 +49,7 @@ def _compute(metric: Metric) -> Any:
     with warnings.catch_warnings():
         # Every sample of this rank may have been padding: the ranks together have seen some.
         warnings.filterwarnings("ignore", message=".*was called before the.*")
-        return metric.compute()
+        return compute_metric(metric)
 
 
 def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:
@@ -56,7 +58,7 @@ def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:
         for key, entry in cast("Mapping[str, Any]", value).items():
             yield from _numbers(f"{name}/{key}", entry)
     elif isinstance(value, Tensor) and value.numel() != 1:
-        for place, entry in enumerate(value.flatten().tolist()):
-            yield f"{name}/{place}", float(entry)
+        for place, entry in enumerate(to_numbers(value)):
+            yield f"{name}/{place}", entry
     else:
         yield name, float(value)

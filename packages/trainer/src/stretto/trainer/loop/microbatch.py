@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from stretto.core_events import Event
+from stretto.trainer import dist
 from stretto.trainer.loop.losses import TOTAL, name_losses
 
 if TYPE_CHECKING:
     from stretto.core_events import Engine
+    from stretto.trainer.loop.replay import PassStart
     from stretto.trainer.microbatching import FixedMicrobatching
     from stretto.trainer.state import State
 
@@ -22,7 +24,7 @@ class GradientPass:
 
     The loss of each microbatch enters as a sum over one global denominator, so that gradients do
     not depend on how batches are cut or shared. The pass can be made again on the same batch,
-    which is never changed in place: see `repeat`.
+    which is never changed in place, from a `PassStart` taken before.
 
     Args:
         state: The run.
@@ -44,9 +46,16 @@ class GradientPass:
         self._create_graph = any(a.backwards_create_graph for a in state.algorithms)
         self._metrics = state.train_metrics
         self._shared = state.topology.world_size > 1
+        self._sharded = state.topology.shard_size > 1 and microbatching.size is not None
 
     def compute_gradients(
-        self, batch: Any, weight: int | None = None, *, events: bool = True
+        self,
+        batch: Any,
+        weight: int | None = None,
+        *,
+        even: bool = True,
+        events: bool = True,
+        start: PassStart | None = None,
     ) -> dict[str, Tensor]:
         """Compute the gradients of a batch from nothing.
 
@@ -54,7 +63,9 @@ class GradientPass:
             batch: This rank's whole device batch.
             weight: What the batches of all ranks count for together; by default what this one
                 does, where there is no other rank.
+            even: Whether all ranks are known to have equally many samples.
             events: Whether the events of the microbatches fire.
+            start: Put back before the pass, to make it again.
 
         Returns:
             This rank's part of the mean losses by name, detached, on the device.
@@ -62,8 +73,12 @@ class GradientPass:
         Raises:
             ValueError: If the batches count for nothing, which has no mean.
         """
+        if start is not None:
+            start.put_back(self._prepared.model)
         parts = self._microbatching.split(batch)
         shares = self._weigh(batch, parts, weight)
+        if self._sharded and not even:
+            parts, shares = _fill_up(parts, shares)
         batch_state = self._state.batch_state
         last = len(parts) - 1
         sums: dict[str, Tensor] = {}
@@ -134,8 +149,17 @@ class GradientPass:
                 model.update_metric(batch, outputs, metric)
 
 
+def _fill_up(parts: Sequence[Any], shares: list[float]) -> tuple[Sequence[Any], list[float]]:
+    """Give all ranks equally many passes, where a pass gathers parameters from all.
+
+    A rank with fewer samples makes its last pass again, with a share of nothing.
+    """
+    missing = max(dist.all_gather_object(len(parts))) - len(parts)
+    return [*parts, *[parts[-1]] * missing], [*shares, *[0.0] * missing]
+
+
 def _add_losses(sums: dict[str, Tensor], losses: dict[str, Tensor], share: float) -> None:
-    """Add a part's losses to those of the parts before; one that counts for nothing is no number."""
+    """Add a part's losses to those before; the mean of a part without samples is no number."""
     for name, loss in losses.items():
         part = loss.detach()
         if share == 0.0:

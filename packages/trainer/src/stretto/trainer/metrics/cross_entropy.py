@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from stretto.trainer._loose import add_metric_state
 from stretto.trainer.models.loss import soft_cross_entropy
 
 
@@ -24,8 +25,8 @@ class CrossEntropy(Metric):
     def __init__(self, ignore_index: int = -100, dist_sync_on_step: bool = False) -> None:
         super().__init__(dist_sync_on_step=dist_sync_on_step)
         self.ignore_index = ignore_index
-        self.add_state("sum_loss", default=torch.tensor(0.0), dist_reduce_fx="sum")
-        self.add_state("total", default=torch.tensor(0), dist_reduce_fx="sum")
+        add_metric_state(self, "sum_loss", torch.tensor(0.0))
+        add_metric_state(self, "total", torch.tensor(0))
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Add logits of shape (N, C, ...) and labels: indices (N, ...) or probabilities."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 from stretto.trainer.data.spec import DataSpec
@@ -68,10 +69,5 @@ class FixedMicrobatching:
 
 def _own_container(batch: Any) -> Any:
     """Copy a list or a dict, not what it holds, so that a microbatch may be changed."""
-    if isinstance(batch, list):
-        return list(batch)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-    if type(batch) is dict:
-        return dict(batch)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-    if isinstance(batch, Mapping) and hasattr(batch, "copy"):
-        return batch.copy()  # pyright: ignore
-    return batch
+    owned: Any = batch
+    return copy.copy(owned) if isinstance(batch, list | MutableMapping) else owned

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor, nn
 
+from stretto.trainer._loose import update_metric
 from stretto.trainer.models.base import ComposerModel
 from stretto.trainer.models.loss import soft_cross_entropy
 
@@ -66,7 +67,7 @@ class ComposerClassifier(ComposerModel):
 
             if not isinstance(metric, CrossEntropy):
                 labels = labels.argmax(dim=1)
-        metric.update(outputs, labels)
+        update_metric(metric, outputs, labels)
 
     def get_metrics(self, is_train: bool) -> dict[str, Metric]:
         """Return fresh metrics for training or evaluation by name."""

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from stretto.trainer._loose import add_all, add_all_, multiply_all_
+
 
 class DecoupledSGDW(Optimizer):
     """Stochastic gradient descent with decoupled weight decay.
@@ -79,8 +81,8 @@ class DecoupledSGDW(Optimizer):
             directions = self._with_momentum(group, weights, directions)
         lr, initial = group["lr"], group.get("initial_lr", group["lr"])
         if group["weight_decay"] and initial:
-            torch._foreach_mul_(weights, 1 - group["weight_decay"] * lr / initial)
-        torch._foreach_add_(weights, directions, alpha=-lr)
+            multiply_all_(weights, 1 - group["weight_decay"] * lr / initial)
+        add_all_(weights, directions, -lr)
 
     def _with_momentum(
         self, group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]
@@ -96,4 +98,4 @@ class DecoupledSGDW(Optimizer):
             buffers.append(buffer)
         if not group["nesterov"]:
             return buffers
-        return list(torch._foreach_add(gradients, buffers, alpha=group["momentum"]))
+        return add_all(gradients, buffers, group["momentum"])
