@@ -49,12 +49,15 @@ from stretto.object_store.url import StoreUrl, parse_url
 if TYPE_CHECKING:
     from stretto.object_store.backends.local import LocalStore
     from stretto.object_store.backends.memory import MemoryStore
+    from stretto.object_store.provider import ObjectStoreProvider, ObjectStoreProviderHparams
     from stretto.object_store.wrappers.prefix import PrefixStore
     from stretto.object_store.wrappers.retry import RetryStore
 
 _LAZY = {
     "LocalStore": "stretto.object_store.backends.local",
     "MemoryStore": "stretto.object_store.backends.memory",
+    "ObjectStoreProvider": "stretto.object_store.provider",
+    "ObjectStoreProviderHparams": "stretto.object_store.provider",
     "PrefixStore": "stretto.object_store.wrappers.prefix",
     "RetryStore": "stretto.object_store.wrappers.retry",
 }
@@ -75,6 +78,8 @@ __all__ = [
     "NotFoundError",
     "ObjectMeta",
     "ObjectStoreError",
+    "ObjectStoreProvider",
+    "ObjectStoreProviderHparams",
     "PermissionDeniedError",
     "PreconditionFailedError",
     "PrefixStore",

@@ -38,9 +38,9 @@ _BUILT_IN = {
     "azure": "stretto.object_store.backends.obstore_azure:open_azure",
     "az": "stretto.object_store.backends.obstore_azure:open_azure",
 }
-_LIBCLOUD = "stretto.object_store.backends.libcloud:open_libcloud"
+_LIBCLOUD = "stretto.object_store.backends.libcloud_open:open_libcloud"
 _BACKENDS = {
-    ("s3", "libcloud"): "stretto.object_store.backends.libcloud:open_libcloud_s3",
+    ("s3", "libcloud"): "stretto.object_store.backends.libcloud_open:open_libcloud_s3",
     ("s3", "obstore"): _BUILT_IN["s3"],
     ("gs", "obstore"): _BUILT_IN["gs"],
     ("azure", "obstore"): _BUILT_IN["azure"],
@@ -76,15 +76,30 @@ def open_store(
         MissingExtraError: The library behind the scheme is not installed.
     """
     parsed = parse_url(url)
-    factory = _factory(parsed, backend)
-    store = _call_factory(factory, parsed, create=create, options=options)
-    if retry is not None and parsed.scheme not in {"file", "memory"}:
+    store = _make(parsed, backend, create=create, options=options)
+    prefix = "" if parsed.scheme == "file" else parsed.prefix
+    return finish_store(store, prefix=prefix, retry=retry, check=check)
+
+
+def finish_store(
+    store: Store, *, prefix: str = "", retry: RetryPolicy | None = None, check: bool = True
+) -> Store:
+    """Put around a back end what every store gets: repetition, one question, the prefix.
+
+    Args:
+        store: A back end.
+        prefix: What `PrefixStore` puts before keys; empty for nothing.
+        retry: How calls are repeated where a network is between; None for not at all.
+        check: Ask the store once whether it is there and lets us in.
+
+    Raises:
+        ObjectStoreError: The store is not there, or does not let us in.
+    """
+    if retry is not None and store.capabilities.remote:
         store = RetryStore(store, retry)
     if check:
         _check(store)
-    if parsed.prefix and parsed.scheme != "file":
-        store = PrefixStore(store, parsed.prefix)
-    return store
+    return PrefixStore(store, prefix) if prefix else store
 
 
 def known_schemes() -> tuple[str, ...]:
@@ -119,11 +134,9 @@ def _load(target: str) -> StoreFactory:
     return cast("StoreFactory", getattr(importlib.import_module(module), name))
 
 
-def _call_factory(
-    factory: StoreFactory, url: StoreUrl, *, create: bool, options: dict[str, Any]
-) -> Store:
+def _make(url: StoreUrl, backend: str | None, *, create: bool, options: dict[str, Any]) -> Store:
     try:
-        return factory(url, create=create, **options)
+        return _factory(url, backend)(url, create=create, **options)
     except ModuleNotFoundError as error:
         raise missing_extra(error, f"{url.scheme}://") from error
 

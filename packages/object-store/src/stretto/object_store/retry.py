@@ -39,6 +39,24 @@ class RetryPolicy:
         if min(self.wait_initial, self.wait_max, self.jitter) < 0:
             raise ValueError("wait_initial, wait_max and jitter must not be negative")
 
+    def wait_after(
+        self,
+        failures: int,
+        error: BaseException,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> float:
+        """Seconds to wait before the next try.
+
+        Args:
+            failures: Tries that failed so far, at least 1.
+            error: What the last one raised; it may name a time.
+            uniform: Random number between two bounds, for the jitter.
+        """
+        doubled = self.wait_initial * 2.0 ** min(failures - 1, 60)
+        wait = min(self.wait_max, doubled) + uniform(0.0, self.jitter)
+        asked = error.retry_after if isinstance(error, ThrottledError) else None
+        return max(wait, asked) if asked is not None else wait
+
 
 def is_retryable(error: BaseException) -> bool:
     """Whether the class of an error says that another try may succeed.
@@ -104,7 +122,7 @@ class _State:
         if not is_retryable(error):
             return False
         self.failures += 1
-        wait = self._wait_for(error)
+        wait = self.policy.wait_after(self.failures, error, self.uniform)
         deadline = self.policy.deadline
         if deadline is not None and self.clock() - self.started + wait > deadline:
             return False
@@ -113,10 +131,3 @@ class _State:
         if self.failures < self.policy.attempts:
             self.sleep(wait)
         return 0.0
-
-    def _wait_for(self, error: Exception) -> float:
-        policy = self.policy
-        doubled = policy.wait_initial * 2.0 ** min(self.failures - 1, 60)
-        wait = min(policy.wait_max, doubled) + self.uniform(0.0, policy.jitter)
-        asked = error.retry_after if isinstance(error, ThrottledError) else None
-        return max(wait, asked) if asked is not None else wait

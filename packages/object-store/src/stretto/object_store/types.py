@@ -117,6 +117,8 @@ class Capabilities:
         max_object_size: Bytes one object may have; None where unknown or unlimited.
         max_conditional_size: Bytes that a put with another mode than overwrite may send.
         persistent: Objects outlive this process.
+        ordered: Listings come in the order of the keys' UTF-8 bytes.
+        remote: Calls go over a network, and repeating them makes sense.
     """
 
     create: bool = False
@@ -129,3 +131,5 @@ class Capabilities:
     max_object_size: int | None = None
     max_conditional_size: int | None = None
     persistent: bool = True
+    ordered: bool = False
+    remote: bool = True

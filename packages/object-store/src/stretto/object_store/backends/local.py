@@ -94,6 +94,7 @@ class LocalStore(Store):
             server_side_copy=True,
             checksum_algorithms=("sha256",),
             picklable=True,
+            remote=False,
         )
 
     def put(

@@ -65,6 +65,7 @@ class MemoryStore(Store):
             server_side_copy=True,
             checksum_algorithms=("md5",),
             persistent=False,
+            remote=False,
         )
 
     def put(

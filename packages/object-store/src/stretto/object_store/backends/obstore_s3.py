@@ -39,12 +39,13 @@ class S3Service:
     def capabilities(self) -> Capabilities:
         """What S3 promises. Some look-alikes ignore conditions without a word."""
         return Capabilities(
-            create=True,
-            replace_if=True,
+            create=self.options.conditional_puts,
+            replace_if=self.options.conditional_puts,
             metadata=True,
             server_side_copy=True,
             checksum_algorithms=("md5", "md5-parts") if self.options.etag_is_md5 else (),
             multipart=True,
+            ordered=True,
             picklable=not self.options.credentials.holds_secret,
             max_object_size=min(_MAX_OBJECT, 5 << 40),
             max_conditional_size=CONDITIONAL_LIMIT,

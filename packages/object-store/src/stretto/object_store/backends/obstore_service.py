@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Protocol
 
+from stretto.object_store.errors import ObjectStoreError
 from stretto.object_store.types import Capabilities, Checksum, ObjectMeta
 
 _PART_RETRIES = 5
@@ -104,3 +105,16 @@ def retry_config(*, retry_parts: bool) -> dict[str, Any]:
             "base": 2,
         },
     }
+
+
+def no_exact_listing(uri: str) -> ObjectStoreError:
+    """The error where a listing meets a foreign key and only obstore could go on.
+
+    Args:
+        uri: The store.
+    """
+    return ObjectStoreError(
+        "another writer stored objects whose names are no clean paths, and this back end cannot "
+        "list them; list a prefix without them",
+        store=uri,
+    )

@@ -90,6 +90,8 @@ class ObstoreStore(Store):
         """See `Store.put`; over 8 MiB in parallel parts."""
         validate_key(key, store=self._uri)
         attributes = normalize_metadata(metadata) or None
+        if attributes and not self._capabilities.metadata:
+            raise ValueError(f"{self._uri} keeps no metadata; see capabilities.metadata")
         condition = self._condition(mode)
         if type(source) is bytes and len(source) <= SINGLE_PUT:
             return self._put_bytes(key, source, condition, attributes)

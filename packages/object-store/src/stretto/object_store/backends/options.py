@@ -21,7 +21,7 @@ def check_options(accepts: Callable[..., Any], options: Mapping[str, object], wh
         InvalidUrlError: An option is unknown; the message lists the known ones.
     """
     parameters = inspect.signature(accepts).parameters.values()
-    known = {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY} - {"uri"}
+    known = {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
     unknown = sorted(set(options) - known)
     if unknown:
         raise InvalidUrlError(

@@ -9,6 +9,8 @@ MIB = 1 << 20
 SINGLE_PUT = 8 * MIB
 """Up to this many bytes go up in one request."""
 MAX_PARTS = 10_000
+COPY_LIMIT = 5 << 30
+"""Services copy at most this many bytes in one request."""
 UNKNOWN_SIZE_PART = 16 * MIB
 IN_FLIGHT = 64 * MIB
 """Bytes that parallel parts may hold in memory together."""

@@ -31,6 +31,7 @@ class S3Options:
         connect_timeout: Seconds to connect.
         read_timeout: Seconds without a byte after which a request is given up.
         etag_is_md5: Single-part ETags are MD5s (they are not with KMS encryption).
+        conditional_puts: The service honours ``If-Match`` and ``If-None-Match``.
         uri: How the store calls itself, without a slash at its end.
     """
 
@@ -42,6 +43,7 @@ class S3Options:
     connect_timeout: float = 10.0
     read_timeout: float = 60.0
     etag_is_md5: bool = True
+    conditional_puts: bool = True
     uri: str
 
     def __post_init__(self) -> None:
@@ -86,6 +88,7 @@ def make_s3_options(
     connect_timeout: float = 10.0,
     read_timeout: float = 60.0,
     etag_is_md5: bool = True,
+    conditional_puts: bool = True,
 ) -> S3Options:
     """Fill in what was not said from the environment.
 
@@ -107,6 +110,8 @@ def make_s3_options(
         connect_timeout: Seconds to connect.
         read_timeout: Seconds without a byte after which a request is given up.
         etag_is_md5: Trust single-part ETags as MD5s; turn off with KMS encryption.
+        conditional_puts: Turn off for services that ignore conditions (``rclone serve s3`` does),
+            so that a create is refused rather than wrong.
 
     Raises:
         InvalidUrlError: The endpoint is no HTTP address, or a timeout is not positive.
@@ -141,5 +146,6 @@ def make_s3_options(
         connect_timeout=connect_timeout,
         read_timeout=read_timeout,
         etag_is_md5=etag_is_md5,
+        conditional_puts=conditional_puts,
         uri=uri or f"s3://{bucket}",
     )

@@ -8,12 +8,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from urllib.parse import quote, unquote, urlsplit
-from xml.etree import ElementTree
+from urllib.parse import quote, urlsplit
 
 from stretto.object_store.backends.s3_credentials import Keys
-from stretto.object_store.backends.s3_etag import etag_checksum
 from stretto.object_store.backends.s3_options import DEFAULT_REGION, S3Options
+from stretto.object_store.backends.s3_xml import error_code, parse_list_page
 from stretto.object_store.backends.service_errors import service_error
 from stretto.object_store.errors import (
     BucketNotFoundError,
@@ -57,14 +56,11 @@ class S3Requests:
         if start_after:
             query["start-after"] = start_after
         while True:
-            page = ElementTree.fromstring(self._send("GET", query))
-            for item in page.iter():
-                if _name(item) == "Contents":
-                    yield self._meta(item)
-            token = _text(page, "NextContinuationToken")
-            if _text(page, "IsTruncated") != "true" or not token:
+            page = parse_list_page(self._send("GET", query), etag_is_md5=self._options.etag_is_md5)
+            yield from page.objects
+            if page.next_token is None:
                 return
-            query["continuation-token"] = token
+            query["continuation-token"] = page.next_token
 
     def make_bucket(self) -> None:
         """Make the bucket unless it is there."""
@@ -82,17 +78,6 @@ class S3Requests:
             ).encode()
         self._send("PUT", {}, body)
 
-    def _meta(self, item: ElementTree.Element) -> ObjectMeta:
-        etag = (_text(item, "ETag") or "").strip('"') or None
-        return ObjectMeta(
-            key=unquote(_text(item, "Key") or "", errors="surrogateescape"),
-            size=int(_text(item, "Size") or 0),
-            last_modified=datetime.fromisoformat(_text(item, "LastModified") or ""),
-            etag=etag,
-            version=etag,
-            checksum=etag_checksum(etag, trusted=self._options.etag_is_md5),
-        )
-
     def _send(self, method: str, query: Mapping[str, str], body: bytes = b"") -> bytes:
         base = urlsplit(self._options.base_url)
         path = base.path or "/"
@@ -109,7 +94,7 @@ class S3Requests:
             with urllib.request.urlopen(request, timeout=self._options.read_timeout) as answer:
                 return answer.read()
         except urllib.error.HTTPError as error:
-            code = _error_code(error.read())
+            code = error_code(error.read())
             raise service_error(error.code, code, store=self._options.uri, key=None) from None
         except TimeoutError as error:
             raise StoreTimeoutError("no answer in time", store=self._options.uri) from error
@@ -144,18 +129,3 @@ def _sign(
 
 def _quote(text: str) -> str:
     return quote(text, safe="-_.~", errors="surrogateescape")
-
-
-def _name(element: ElementTree.Element) -> str:
-    return element.tag.rpartition("}")[2]
-
-
-def _text(element: ElementTree.Element, name: str) -> str | None:
-    return next((child.text for child in element if _name(child) == name), None)
-
-
-def _error_code(body: bytes) -> str | None:
-    try:
-        return _text(ElementTree.fromstring(body), "Code")
-    except ElementTree.ParseError:
-        return None

@@ -70,8 +70,7 @@ class PrefixStore(ForwardingStore):
         inner_prefix = validate_prefix(prefix)
         full = f"{self._prefix}/{inner_prefix}" if inner_prefix else self._prefix
         cut = len(self._prefix) + 1
-        for meta in self._inner.list(full):
-            yield replace(meta, key=meta.key[cut:])
+        return (replace(meta, key=meta.key[cut:]) for meta in self._inner.list(full))
 
     def copy(self, source_key: str, destination_key: str) -> None:
         """See `Store.copy`."""
