@@ -7,6 +7,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from stretto.object_store.errors import (
+    AlreadyExistsError,
+    BucketNotFoundError,
+    NotFoundError,
+    ObjectStoreError,
+    PreconditionFailedError,
+)
 from stretto.object_store.get_result import GetResult
 from stretto.object_store.retry import RetryPolicy, call_with_retry
 from stretto.object_store.source import Replay, iter_chunks
