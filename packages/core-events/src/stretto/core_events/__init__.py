@@ -19,11 +19,9 @@ from stretto.core_events.event import Event
 from stretto.core_events.intervals import IntervalScheduler, create_interval_scheduler
 from stretto.core_events.logging import Logger, LoggerDestination, Resolver, Scalar
 from stretto.core_events.passes import AlgorithmPass, sort_to_back, sort_to_front
-from stretto.core_events.signals import exit_on_signals
 from stretto.core_events.stage import Stage
 from stretto.core_events.state import State
 from stretto.core_events.time import Time, TimeInput, ensure_time
-from stretto.core_events.time_recorder import TimeRecorder, TimeSpent
 from stretto.core_events.time_unit import TimeUnit
 from stretto.core_events.timestamp import Timestamp
 from stretto.core_events.traces import Trace, Traces
@@ -48,8 +46,6 @@ __all__ = [
     "State",
     "Time",
     "TimeInput",
-    "TimeRecorder",
-    "TimeSpent",
     "TimeStringError",
     "TimeUnit",
     "TimeUnitError",
@@ -59,7 +55,6 @@ __all__ = [
     "UnknownLengthError",
     "create_interval_scheduler",
     "ensure_time",
-    "exit_on_signals",
     "sort_to_back",
     "sort_to_front",
 ]

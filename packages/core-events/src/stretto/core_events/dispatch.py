@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from stretto.core_events.algorithm import Algorithm
 from stretto.core_events.callback import Callback
@@ -13,9 +12,12 @@ from stretto.core_events.event import Event
 from stretto.core_events.hooks import overrides
 from stretto.core_events.logging import Logger, LoggerDestination
 from stretto.core_events.passes import AlgorithmPass
-from stretto.core_events.time_recorder import TimeRecorder
 from stretto.core_events.traces import NO_TRACES, Traces
 
+if TYPE_CHECKING:
+    from stretto.core_events.time_recorder import TimeRecorder
+
+# Named tuples rather than dataclasses: importing those costs a fifth of this package's budget.
 __all__ = ["Members", "Runner", "Table", "build_markers", "build_table"]
 
 Hook: TypeAlias = Callable[[Any, Logger], object]
@@ -24,8 +26,7 @@ Table: TypeAlias = dict[Event, Runner | None]
 """For each event the function that runs it, or None where nobody listens."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Members:
+class Members(NamedTuple):
     """Everything that an engine calls, each group in the order in which it runs.
 
     Attributes:
@@ -45,8 +46,7 @@ _Entry: TypeAlias = tuple[
 """An algorithm at one event, with its `match` (None where it always matches) and its `apply`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Context:
+class _Context(NamedTuple):
     """What every call gets, and what measures it."""
 
     state: Any

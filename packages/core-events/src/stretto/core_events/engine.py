@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stretto.core_events import ownership
 from stretto.core_events.algorithm import Algorithm
@@ -24,8 +24,10 @@ from stretto.core_events.hooks import check_algorithm, check_callback
 from stretto.core_events.logging import Logger, LoggerDestination
 from stretto.core_events.ordering import sort_members
 from stretto.core_events.passes import AlgorithmPass, reverse_on_after_events
-from stretto.core_events.time_recorder import TimeRecorder
 from stretto.core_events.traces import NO_TRACES, Traces
+
+if TYPE_CHECKING:
+    from stretto.core_events.time_recorder import TimeRecorder
 
 __all__ = ["Engine"]
 

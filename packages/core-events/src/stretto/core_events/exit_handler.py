@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import traceback
 import weakref
 from collections.abc import Callable
 from typing import Protocol
@@ -50,6 +49,8 @@ class ExitHandler:
         try:
             target.close()
         except BaseException:
+            import traceback  # slow to import, and seldom needed
+
             traceback.print_exc()
             _fail_at_end()
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from typing import TypeAlias
 
 from stretto.core_events.event import Event
 
-__all__ = ["RUN", "Choice", "Expression", "Repeat", "SequenceFault", "Then", "check_sequence"]
+__all__ = ["RESUMED_RUN", "RUN", "SequenceFault", "check_sequence"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Then:
     """One expression, then another."""
 
@@ -25,30 +25,31 @@ class Then:
     second: Expression
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Choice:
     """One of several expressions."""
 
     options: frozenset[Expression]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Repeat:
     """An expression any number of times, also none."""
 
     body: Expression
 
 
-@dataclass(frozen=True, slots=True)
-class _Empty:
-    """Nothing at all."""
+Expression: TypeAlias = Event | Then | Choice | Repeat
+"""A set of event sequences. Made by the functions below only, which make equal expressions the
+same object, so that they are compared and hashed by identity."""
 
-
-Expression: TypeAlias = Event | Then | Choice | Repeat | _Empty
-"""A set of event sequences; a `Choice` of no options holds none."""
-
-_EMPTY = _Empty()
-_NEVER = Choice(frozenset())
+_choice = cache(Choice)
+_repeat = cache(Repeat)
+_pair = cache(Then)
+_NEVER: Expression = _choice(frozenset["Expression"]())
+"""No sequence at all."""
+_EMPTY = _repeat(_NEVER)
+"""The sequence without events."""
 
 
 def _sequence(*parts: Expression) -> Expression:
@@ -59,15 +60,19 @@ def _either(*options: Expression) -> Expression:
     flat: set[Expression] = set()
     for option in options:
         flat |= option.options if isinstance(option, Choice) else {option}
-    return flat.pop() if len(flat) == 1 else Choice(frozenset(flat))
+    return flat.pop() if len(flat) == 1 else _choice(frozenset(flat))
 
 
 def _then(first: Expression, second: Expression) -> Expression:
-    if first == _NEVER or second == _NEVER:
+    if first is _NEVER or second is _NEVER:
         return _NEVER
-    if first == _EMPTY:
+    if first is _EMPTY:
         return second
-    return first if second == _EMPTY else Then(first, second)
+    if second is _EMPTY:
+        return first
+    if isinstance(first, Then):  # always lean to the right, so that equal means the same
+        return _pair(first.first, _then(first.second, second))
+    return _pair(first, second)
 
 
 def _maybe(*parts: Expression) -> Expression:
@@ -75,7 +80,7 @@ def _maybe(*parts: Expression) -> Expression:
 
 
 def _some(*parts: Expression) -> Expression:
-    return Repeat(_sequence(*parts))
+    return _repeat(_sequence(*parts))
 
 
 def _at_least_one(*parts: Expression) -> Expression:
@@ -111,17 +116,21 @@ _BATCH = _sequence(
     Event.BATCH_CHECKPOINT,
 )
 _ITERATION_END = _sequence(Event.ITERATION_END, Event.ITERATION_CHECKPOINT)
-_REST_OF_EPOCH = _sequence(
+_BATCHES = _sequence(
     _some(_BATCH),
     _some(_ITERATION_END, _some(_BATCH)),  # an iteration counted in tokens ends within an epoch
-    _maybe(Event.BEFORE_DATALOADER),  # the fetch that finds the loader exhausted
-    _maybe(  # absent where the run ends within an epoch
-        Event.EPOCH_END, _EVALUATIONS_DUE, Event.EPOCH_CHECKPOINT, _maybe(_ITERATION_END)
-    ),
 )
-_EPOCHS = _some(_maybe(Event.ITERATION_START), Event.EPOCH_START, _REST_OF_EPOCH)
-_FIT = _sequence(Event.FIT_START, _EPOCHS, Event.FIT_END, _EVALUATIONS_DUE)
-_FIT_GOING_ON = _sequence(Event.FIT_START, _REST_OF_EPOCH, _EPOCHS, Event.FIT_END, _EVALUATIONS_DUE)
+_TO_END_OF_EPOCH = _sequence(
+    _BATCHES,
+    _maybe(Event.BEFORE_DATALOADER),  # the fetch that finds the loader exhausted
+    Event.EPOCH_END,
+    _EVALUATIONS_DUE,
+    Event.EPOCH_CHECKPOINT,
+    _maybe(_ITERATION_END),
+)
+_START_OF_EPOCH = _sequence(_maybe(Event.ITERATION_START), Event.EPOCH_START)
+_EPOCHS = _some(_START_OF_EPOCH, _TO_END_OF_EPOCH)
+_FIT_END = _sequence(Event.FIT_END, _EVALUATIONS_DUE)
 _STANDALONE = _sequence(Event.EVAL_STANDALONE_START, _some(_EVALUATION), Event.EVAL_STANDALONE_END)
 _PREDICT = _sequence(
     Event.PREDICT_START,
@@ -134,12 +143,31 @@ _PREDICT = _sequence(
 )
 _SETUP = _sequence(_maybe(Event.INIT), _maybe(Event.BEFORE_LOAD, Event.AFTER_LOAD))
 _WITHOUT_FIT = _some(_either(_STANDALONE, _PREDICT))
-_LATER = _some(_either(_FIT_GOING_ON, _STANDALONE, _PREDICT))
 
-RUN: Expression = _sequence(_SETUP, _WITHOUT_FIT, _maybe(_FIT, _LATER))
+# A fit may end within an epoch, and the next one goes on there. So a run has two kinds of places,
+# between epochs and within one, and these are the ways from the one to the other.
+_NEXT_FIT = _sequence(_FIT_END, _WITHOUT_FIT, Event.FIT_START)
+_INTO_EPOCH = _sequence(_EPOCHS, _START_OF_EPOCH, _BATCHES, _NEXT_FIT)
+_OUT_OF_EPOCH = _sequence(_some(_BATCHES, _NEXT_FIT), _TO_END_OF_EPOCH)
+_FROM_WITHIN_TO_FIT_END = _sequence(_some(_BATCHES, _NEXT_FIT), _BATCHES, _FIT_END)
+_TO_FIT_END = _sequence(
+    _some(_INTO_EPOCH, _OUT_OF_EPOCH),
+    _either(
+        _sequence(_EPOCHS, _maybe(_START_OF_EPOCH, _BATCHES), _FIT_END),
+        _sequence(_INTO_EPOCH, _FROM_WITHIN_TO_FIT_END),
+    ),
+)
+_FIT = _sequence(Event.FIT_START, _TO_FIT_END)
+_RESUMED_FIT = _sequence(
+    Event.FIT_START,
+    _either(_FROM_WITHIN_TO_FIT_END, _sequence(_OUT_OF_EPOCH, _TO_FIT_END)),
+)
+_ANYTHING = _some(_either(_FIT, _STANDALONE, _PREDICT))
+
+RUN: Expression = _sequence(_SETUP, _ANYTHING)
 """A run that starts afresh: set up, then fits, evaluations and predictions in any number."""
-RESUMED_RUN: Expression = _sequence(_SETUP, _LATER)
-"""A run that may go on in the middle of an epoch."""
+RESUMED_RUN: Expression = _sequence(_SETUP, _WITHOUT_FIT, _maybe(_RESUMED_FIT), _ANYTHING)
+"""A run whose first fit may go on in the middle of an epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,10 +219,10 @@ def check_sequence(
     grammar = RESUMED_RUN if resumed else RUN
     if partial:
         partners = {event.partner for event in sequence if event.partner is not None}
-        grammar = _restrict(grammar, {*sequence, *partners})
+        grammar = _restrict(grammar, partners.union(sequence))
     for index, event in enumerate(sequence):
         rest = _derive(grammar, event)
-        if rest == _NEVER:
+        if rest is _NEVER:
             return _fault(index, event, grammar, sequence)
         grammar = rest
     if complete and not _accepts_nothing(grammar):
@@ -205,11 +233,12 @@ def check_sequence(
 def _fault(
     index: int, event: Event | None, grammar: Expression, sequence: list[Event]
 ) -> SequenceFault:
-    expected = tuple(other for other in Event if _derive(grammar, other) != _NEVER)
+    expected = tuple(other for other in Event if _derive(grammar, other) is not _NEVER)
     before = tuple(sequence[max(0, index - 3) : index])
     return SequenceFault(index=index, event=event, expected=expected, before=before)
 
 
+@cache
 def _accepts_nothing(expression: Expression) -> bool:
     """Whether the empty sequence is among those of the expression."""
     match expression:
@@ -217,12 +246,13 @@ def _accepts_nothing(expression: Expression) -> bool:
             return _accepts_nothing(first) and _accepts_nothing(second)
         case Choice(options):
             return any(_accepts_nothing(option) for option in options)
-        case Event():
-            return False
-        case _:
+        case Repeat():
             return True
+        case _:
+            return False
 
 
+@cache
 def _derive(expression: Expression, event: Event) -> Expression:
     """What must follow `event` for the whole to be a sequence of the expression."""
     match expression:
@@ -233,13 +263,11 @@ def _derive(expression: Expression, event: Event) -> Expression:
             return _either(*(_derive(option, event) for option in options))
         case Repeat(body):
             return _then(_derive(body, event), expression)
-        case Event():
-            return _EMPTY if expression is event else _NEVER
         case _:
-            return _NEVER
+            return _EMPTY if expression is event else _NEVER
 
 
-def _restrict(expression: Expression, events: Collection[Event | None]) -> Expression:
+def _restrict(expression: Expression, events: Collection[Event]) -> Expression:
     """Leave out every event but those given."""
     match expression:
         case Then(first, second):
@@ -248,8 +276,6 @@ def _restrict(expression: Expression, events: Collection[Event | None]) -> Expre
             return _either(*(_restrict(option, events) for option in options))
         case Repeat(body):
             inner = _restrict(body, events)
-            return inner if inner == _EMPTY else Repeat(inner)
-        case Event():
-            return expression if expression in events else _EMPTY
+            return inner if inner is _EMPTY else _repeat(inner)
         case _:
-            return expression
+            return expression if expression in events else _EMPTY

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from stretto.core_events.algorithm import Algorithm
@@ -92,6 +92,8 @@ def _is_users_class(cls: type) -> bool:
 
 
 def _check_call(member: object, name: str, arguments: tuple[str, ...]) -> None:
+    import inspect  # half of this package's import time, and torch has loaded it anyway
+
     method: Callable[..., Any] = getattr(member, name)
     wanted = f"{type(member).__name__}.{name}"
     if not callable(method):
@@ -116,11 +118,12 @@ def _check_call(member: object, name: str, arguments: tuple[str, ...]) -> None:
 
 def _check_name(cls: type, name: str, value: object) -> None:
     """Refuse a public method that is nearly, but not quite, named like a hook."""
-    if name.startswith("_") or name in _ARGUMENTS or not inspect.isfunction(value):
+    if name.startswith("_") or name in _ARGUMENTS or not isinstance(value, FunctionType):
         return
     if hasattr(Callback, name):
         return
     import difflib  # only a class with methods of its own pays for it
+    import inspect
 
     parameters = tuple(inspect.signature(value).parameters)[1:]
     named_alike = parameters == ("state", "logger")

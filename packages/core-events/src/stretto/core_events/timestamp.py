@@ -227,7 +227,8 @@ class Timestamp(Readings):
     def state_dict(self) -> dict[str, int | float]:
         """Return the fields as plain numbers: counts as int, wall-clock times in seconds."""
         counts: dict[str, int | float] = {name: getattr(self, f"_{name}") for name in COUNTS}
-        return counts | {name: getattr(self, f"_{name}").total_seconds() for name in CLOCKS}
+        clocks = {name: getattr(self, f"_{name}").total_seconds() for name in CLOCKS}
+        return counts | clocks | {_WCT_AT_BATCH: self._wct_at_batch.total_seconds()}
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, object]) -> Timestamp:
@@ -240,12 +241,12 @@ class Timestamp(Readings):
             TypeError: A field has the wrong type.
         """
         values: dict[str, object] = {name: state[name] for name in COUNTS if name in state}
-        for name in CLOCKS:
-            clock = state.get(name)
-            if isinstance(clock, int | float):
-                clock = datetime.timedelta(seconds=clock)
-            values[name] = clock
-        return cls(**values)  # pyright: ignore[reportArgumentType]
+        values |= {name: _as_timedelta(state.get(name)) for name in CLOCKS}
+        new = cls(**values)  # pyright: ignore[reportArgumentType]
+        at_batch = _as_timedelta(state.get(_WCT_AT_BATCH))
+        if isinstance(at_batch, datetime.timedelta):
+            new._wct_at_batch = new._previous_wct = min(at_batch, new._total_wct)
+        return new
 
     def _fields(self) -> tuple[object, ...]:
         return tuple(getattr(self, f"_{name}") for name in (*COUNTS, *CLOCKS))
@@ -292,6 +293,16 @@ class Timestamp(Readings):
 
 
 _new = object.__new__
+_WCT_AT_BATCH = "wct_at_batch"
+"""In a state dict: the total wall-clock time when the last batch was done, so that an interval in
+seconds misses nothing that passed between that batch and the checkpoint."""
+
+
+def _as_timedelta(seconds: object) -> object:
+    """Turn a number of seconds into a timedelta, and leave the rest as it is."""
+    if isinstance(seconds, int | float):
+        return datetime.timedelta(seconds=seconds)
+    return seconds
 
 
 def _restore(slots: Mapping[str, object]) -> Timestamp:

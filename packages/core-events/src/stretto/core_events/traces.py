@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from stretto.core_events.event import Event
 
 __all__ = ["NO_TRACES", "Trace", "Traces"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class Trace(NamedTuple):
     """What one algorithm did at one event.
 
     Attributes:
