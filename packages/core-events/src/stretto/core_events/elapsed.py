@@ -30,7 +30,7 @@ def elapsed_ratio(
         UnknownLengthError: A length that the ratio depends on is not known.
     """
     unit, end = max_duration.unit, max_duration.value
-    done = timestamp.get(unit).value
+    done = timestamp.read(unit)
     if done >= end:
         return 1, 1
     if unit is TimeUnit.EPOCH:

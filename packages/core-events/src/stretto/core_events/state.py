@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from stretto.core_events.elapsed import elapsed_ratio
-from stretto.core_events.time import Time, TimeInput, ensure_time
+from stretto.core_events.time import Time, TimeInput, ensure_time, unchecked_time
 from stretto.core_events.time_unit import TimeUnit
 from stretto.core_events.timestamp import Timestamp
 
@@ -99,4 +99,4 @@ class State:
         done, end = elapsed_ratio(
             self.timestamp, maximum, self.dataloader_len, self.iteration_length
         )
-        return Time(min(1.0, done / end), TimeUnit.DURATION)
+        return unchecked_time(min(1.0, done / end), TimeUnit.DURATION)

@@ -50,10 +50,16 @@ class Timestamp(Readings):
         Raises:
             TimeUnitError: `unit` is ``dur``, which only the state can tell, since it knows the end.
         """
-        unit = TimeUnit(unit)
-        return unchecked_time(self._read(unit), unit)
+        if type(unit) is not TimeUnit:
+            unit = TimeUnit(unit)
+        return unchecked_time(self.read(unit), unit)
 
-    def _read(self, unit: TimeUnit) -> int | float:
+    def read(self, unit: TimeUnit) -> int | float:
+        """Return the progress in one unit as a plain number; see `get`.
+
+        Raises:
+            TimeUnitError: `unit` is ``dur``.
+        """
         if unit is TimeUnit.BATCH:
             return self._batch
         if unit is TimeUnit.EPOCH:
@@ -260,27 +266,31 @@ class Timestamp(Readings):
             except ValueError:
                 return False
         if isinstance(other, Time) and other.unit is not TimeUnit.DURATION:
-            return self._read(other.unit) == other.value
+            return self.read(other.unit) == other.value
         return NotImplemented
 
     def __hash__(self) -> int:
         return hash(self._fields())
 
     def __lt__(self, other: TimeInput) -> bool:
-        other = Time.from_input(other)
-        return self._read(other.unit) < other.value
+        if not isinstance(other, Time):
+            other = Time.from_input(other)
+        return self.read(other.unit) < other.value
 
     def __le__(self, other: TimeInput) -> bool:
-        other = Time.from_input(other)
-        return self._read(other.unit) <= other.value
+        if not isinstance(other, Time):
+            other = Time.from_input(other)
+        return self.read(other.unit) <= other.value
 
     def __gt__(self, other: TimeInput) -> bool:
-        other = Time.from_input(other)
-        return self._read(other.unit) > other.value
+        if not isinstance(other, Time):
+            other = Time.from_input(other)
+        return self.read(other.unit) > other.value
 
     def __ge__(self, other: TimeInput) -> bool:
-        other = Time.from_input(other)
-        return self._read(other.unit) >= other.value
+        if not isinstance(other, Time):
+            other = Time.from_input(other)
+        return self.read(other.unit) >= other.value
 
     def __reduce__(self) -> tuple[object, ...]:
         slots = {name: getattr(self, name) for name in Readings.__slots__}
