@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 PROGRESS_SECONDS = 5.0
 
+_NOTHING: Any = object()
+
 
 @dataclass(slots=True, kw_only=True)
 class DataPosition:
@@ -88,7 +90,7 @@ class DataPosition:
             restore_rng_state(self.epoch_start["rng"])
             _set_generators(dataloader, self.epoch_start["generators"])
         if _order_can_be_skipped(dataloader):
-            return iter(skip_batches(cast("DataLoader[Any]", dataloader), consumed))
+            return skip_batches(cast("DataLoader[Any]", dataloader), consumed)
         return _replay(iter(dataloader), consumed)
 
 
@@ -103,39 +105,58 @@ class _Skipping:
     def __init__(self, sampler: Iterable[Any], count: int) -> None:
         self._sampler = sampler
         self._count = count
+        self._entries: Iterator[Any] = iter(())
+        self._first: Any = _NOTHING
+        self._begun = False
 
-    def __iter__(self) -> Iterator[Any]:
-        entries = iter(self._sampler)
-        for _ in range(self._count):
-            if next(entries, None) is None:
-                return
-        yield from entries
+    def __iter__(self) -> _Skipping:
+        self._entries = iter(self._sampler)
+        self._begun = False
+        return self
+
+    def __next__(self) -> Any:
+        self.begin()
+        entry, self._first = self._first, _NOTHING
+        return next(self._entries) if entry is _NOTHING else entry
 
     def __len__(self) -> int:
         return max(0, len(cast("Sequence[Any]", self._sampler)) - self._count)
 
+    def begin(self) -> None:
+        """Let the sampler draw its order now, and go to the first entry that is wanted."""
+        if self._begun:
+            return
+        self._begun = True
+        for _ in range(self._count):
+            next(self._entries, None)
+        self._first = next(self._entries, _NOTHING)
 
-def skip_batches(dataloader: DataLoader[Any], count: int) -> DataLoader[Any]:
-    """Return a loader like this one, over the same order without its first batches.
 
-    Nothing is read for the batches that are left out.
+def skip_batches(dataloader: DataLoader[Any], count: int) -> Iterator[Any]:
+    """Return an iterator over a loader's batches in the same order, without the first ones.
+
+    Nothing is read for the batches that are left out. The random state that decides the order is
+    used before this returns.
 
     Args:
         dataloader: A plain loader over a map dataset.
         count: How many batches to leave out.
     """
     loader = cast("Any", dataloader)
+    order: dict[str, Any]
     if loader.batch_sampler is None:
-        order = {"sampler": _Skipping(loader.sampler, count), "batch_size": None}
+        skipping = _Skipping(loader.sampler, count)
+        order = {"sampler": skipping, "batch_size": None}
     else:
-        order = {"batch_sampler": _Skipping(loader.batch_sampler, count)}
+        skipping = _Skipping(loader.batch_sampler, count)
+        order = {"batch_sampler": skipping}
     workers: dict[str, Any] = {}
     if loader.num_workers:
         workers = {
             "prefetch_factor": loader.prefetch_factor,
             "multiprocessing_context": loader.multiprocessing_context,
         }
-    return DataLoader(
+    rest: DataLoader[Any] = DataLoader(
         loader.dataset,
         num_workers=loader.num_workers,
         collate_fn=loader.collate_fn,
@@ -146,6 +167,9 @@ def skip_batches(dataloader: DataLoader[Any], count: int) -> DataLoader[Any]:
         **order,
         **workers,
     )
+    iterator = iter(rest)
+    skipping.begin()
+    return iterator
 
 
 def keeps_own_state(dataloader: Any) -> bool:

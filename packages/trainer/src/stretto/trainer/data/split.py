@@ -79,6 +79,8 @@ def default_split_batch(batch: Any, microbatch_size: int) -> Sequence[Any]:
     rows = count_rows(batch)
     if rows <= microbatch_size:
         return [batch]
+    if not _is_container(batch) and not _is_array(batch):
+        raise ValueError(f"cannot split a {kind_of(batch)} into microbatches: {REMEDY}")
     starts = range(0, rows, microbatch_size)
     return [slice_rows(batch, rows, i, min(i + microbatch_size, rows)) for i in starts]
 

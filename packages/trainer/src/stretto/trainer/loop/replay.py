@@ -39,9 +39,9 @@ class PassStart:
         )
 
     def put_back(self, model: nn.Module) -> None:
-        """Set the random state and a model's buffers as they were."""
+        """Set the random state and the buffers of the same model as they were."""
         restore_rng_state(self.rng)
+        own = dict(model.named_buffers())
         with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                if name in self.buffers:
-                    buffer.copy_(self.buffers[name])
+            for name, value in self.buffers.items():
+                own[name].copy_(value)
