@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import os
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,16 @@ def run_ranks(_rank_server, tmp_path):
         )
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def _folder_of_its_own(tmp_path, monkeypatch):
+    """Every test runs in a fresh working directory, where no run directory is settled yet."""
+    monkeypatch.chdir(tmp_path)
+    variables = ("STRETTO_RUN_DIRECTORY", "COMPOSER_RUN_DIRECTORY")
+    before = {name: os.environ.pop(name, None) for name in variables}
+    yield
+    for name, value in before.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
