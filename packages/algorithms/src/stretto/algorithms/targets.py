@@ -54,8 +54,8 @@ def get_logits(outputs: Any) -> torch.Tensor:
     if isinstance(logits, torch.Tensor):
         return logits
     raise BatchFormatError(
-        f"The model returned a {type(cast('object', outputs)).__name__}, in which no logits can be found. Return a "
-        "tensor, or a mapping or an object with `logits`."
+        f"The model returned a {type(cast('object', outputs)).__name__}, in which no logits can be "
+        "found. Return a tensor, or a mapping or an object with `logits`."
     )
 
 

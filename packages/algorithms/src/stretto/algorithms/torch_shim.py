@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
@@ -13,14 +14,19 @@ __all__ = [
     "as_ints",
     "buffer_slots",
     "child_slots",
-    "dtensor_type",
     "foreach_mul_",
     "foreach_norm",
+    "full_tensor",
     "hook_dicts",
     "lerp_into",
+    "local_tensor",
+    "mesh_of",
     "named_modules",
     "non_persistent_buffers",
+    "norm_of",
     "parameter_slots",
+    "row_norms",
+    "seed_global",
     "standard_gamma",
     "storage_use_count",
 ]
@@ -29,6 +35,7 @@ _count_uses = cast(
     "Callable[[int], int] | None", getattr(vars(torch)["_C"], "_storage_Use_Count", None)
 )
 _gamma = cast("Callable[..., torch.Tensor]", vars(torch)["_standard_gamma"])
+_vector_norm = cast("Callable[..., torch.Tensor]", vars(torch.linalg)["vector_norm"])
 _foreach_norm = cast("Callable[..., Sequence[torch.Tensor]]", vars(torch)["_foreach_norm"])
 _foreach_mul_ = cast("Callable[..., None]", vars(torch)["_foreach_mul_"])
 
@@ -77,6 +84,11 @@ def as_floats(tensor: torch.Tensor) -> list[float]:
     return cast("list[float]", cast("Any", tensor).tolist())
 
 
+def seed_global(seed: int) -> None:
+    """Seed torch's global CPU generator."""
+    torch.default_generator.manual_seed(seed)
+
+
 def standard_gamma(shape: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Draw from Gamma(shape, 1) with a generator of one's own, which distributions don't offer."""
     return _gamma(shape, generator=generator)
@@ -90,8 +102,25 @@ def lerp_into(
 
 
 def foreach_norm(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the 2-norm of each tensor in as few kernels as the device allows."""
-    return list(_foreach_norm(tensors, 2))
+    """Return the 2-norm of each tensor, in 32 bits at least, in as few kernels as possible."""
+    if all(tensor.dtype.itemsize >= 4 for tensor in tensors):
+        return list(_foreach_norm(tensors, 2))
+    return list(_foreach_norm(tensors, 2, dtype=torch.float32))
+
+
+def row_norms(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the 2-norm of each slice of the first axis, in 32 bits at least, axes kept.
+
+    A tensor with one axis or none is one slice.
+    """
+    dim = tuple(range(1, tensor.dim())) or None
+    dtype = torch.float32 if tensor.dtype.itemsize < 4 else None
+    return _vector_norm(tensor, dim=dim, keepdim=dim is not None, dtype=dtype)
+
+
+def norm_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the 2-norm of all elements."""
+    return _vector_norm(tensor)
 
 
 def foreach_mul_(tensors: Sequence[torch.Tensor], factors: Sequence[torch.Tensor]) -> None:
@@ -106,12 +135,27 @@ def storage_use_count(tensor: torch.Tensor) -> int | None:
     return _count_uses(cast("Any", tensor.untyped_storage())._cdata)
 
 
-def dtensor_type() -> type[torch.Tensor] | None:
+def _dtensor() -> Any:
     """Return the class of sharded tensors if anything in this process can have made one.
 
     Importing it costs half a second; where nobody has imported it, no tensor is sharded.
     """
-    import sys
+    return getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
 
-    module = sys.modules.get("torch.distributed.tensor")
-    return cast("type[torch.Tensor] | None", getattr(module, "DTensor", None))
+
+def mesh_of(tensor: torch.Tensor) -> object | None:
+    """Return the device mesh over which a tensor is sharded; None for a plain tensor."""
+    dtensor = _dtensor()
+    if dtensor is None or not isinstance(tensor, dtensor):
+        return None
+    return cast("Any", tensor).device_mesh
+
+
+def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the whole of a sharded tensor on every rank; a plain tensor as it is."""
+    return tensor if mesh_of(tensor) is None else cast("Any", tensor).full_tensor()
+
+
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of a sharded tensor, sharing its memory; a plain one as it is."""
+    return tensor if mesh_of(tensor) is None else cast("Any", tensor).to_local()
