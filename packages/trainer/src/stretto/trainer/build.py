@@ -297,10 +297,14 @@ have their place between INIT and wrapping, materialisation within it."""
 
 
 def use_train_data(state: State, spec: DataSpec, label: str, limit: int | None) -> None:
-    """Make training data the current ones."""
+    """Make training data the current ones; to be called on every rank."""
     length = dataloader_length(spec.dataloader)
     if limit is not None:
         length = limit if length is None else min(length, limit)
+    if state.topology.world_size > 1:
+        # An epoch ends for all when the first rank has no more batches.
+        lengths = dist.all_gather_object(length)
+        length = None if None in lengths else min(n for n in lengths if n is not None)
     state.data_state.train = spec
     state.set_dataloader(spec.dataloader, label, length)
 
