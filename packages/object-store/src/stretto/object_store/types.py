@@ -114,6 +114,7 @@ class Capabilities:
         checksum_algorithms: What `Store.checksum` may answer with; empty where it never does.
         multipart: Large files go up in parts, in parallel.
         picklable: The store can cross a process boundary. False where that would need a secret.
+        max_key_bytes: Bytes that a key may have.
         max_object_size: Bytes one object may have; None where unknown or unlimited.
         max_conditional_size: Bytes that a put with another mode than overwrite may send.
         persistent: Objects outlive this process.
@@ -128,6 +129,7 @@ class Capabilities:
     checksum_algorithms: tuple[str, ...] = ()
     multipart: bool = False
     picklable: bool = False
+    max_key_bytes: int = 1024
     max_object_size: int | None = None
     max_conditional_size: int | None = None
     persistent: bool = True

@@ -68,8 +68,11 @@ def raise_for_answer(answer: Any, *, store: str, key: str | None) -> None:
 
 
 def _error_of(answer: Any, *, store: str, key: str | None) -> ObjectStoreError:
-    # The body of a stream that is still open is not read: only errors' bodies are small.
-    code = _CODE.search(answer.text or "")
+    try:
+        body = str(answer.text or "")
+    except Exception:  # the connection may break in the error's own body
+        body = ""
+    code = _CODE.search(body)
     return service_error(
         int(answer.status_code),
         code[1] if code else None,

@@ -14,7 +14,14 @@ from typing import Any, TypeVar
 from stretto.object_store.backends.libcloud_errors import mapped_errors, raise_for_answer
 from stretto.object_store.backends.libcloud_s3_parts import PartsUpload
 from stretto.object_store.backends.libcloud_store import LibcloudStore, parse_time
-from stretto.object_store.backends.parts import COPY_LIMIT, SINGLE_PUT, Parts, plan_parts, take
+from stretto.object_store.backends.parts import (
+    COPY_LIMIT,
+    READ_AT_ONCE,
+    SINGLE_PUT,
+    Parts,
+    plan_parts,
+    take,
+)
 from stretto.object_store.backends.s3_etag import etag_checksum
 from stretto.object_store.backends.s3_xml import error_code, parse_list_page
 from stretto.object_store.backends.service_errors import service_error
@@ -163,6 +170,9 @@ class LibcloudS3Store(LibcloudStore):
         meta = self._meta_of(key, answer.headers, total)
         wanted = clip_range(byte_range, total)
         chunks = self._body(answer, key, wanted[0] - sent[0], wanted[1] - sent[0])
+        if sent[1] - sent[0] <= READ_AT_ONCE:
+            # A small object comes whole or not at all, so that a retry can cover its body too.
+            return GetResult(meta, iter([b"".join(chunks)]), byte_range=wanted, store=self._uri)
         return GetResult(meta, chunks, byte_range=wanted, close=answer.close, store=self._uri)
 
     def _empty(self, key: str, byte_range: ByteRange | None) -> GetResult:
@@ -264,15 +274,19 @@ class LibcloudS3Store(LibcloudStore):
         if key:
             path += f"/{driver._clean_object_name(key)}"
         with mapped_errors(driver, store=self._uri, key=key or None):
-            driver.connection.request(
-                path,
-                params=dict(params or {}),
-                data=data,
-                headers=dict(headers or {}),
-                method=method,
-                raw=True,
-                stream=stream,
-            )
+            try:
+                driver.connection.request(
+                    path,
+                    params=dict(params or {}),
+                    data=data,
+                    headers=dict(headers or {}),
+                    method=method,
+                    raw=True,
+                    stream=stream,
+                )
+            except Exception:
+                if _status(driver) != accept:
+                    raise
             answer = driver.connection.connection.response
             if answer.status_code != accept:
                 raise_for_answer(answer, store=self._uri, key=key or None)
@@ -295,6 +309,11 @@ class LibcloudS3Store(LibcloudStore):
 
     def _checksum(self, etag: str | None) -> Any:
         return etag_checksum(etag, trusted=self._recipe.etag_is_md5)
+
+
+def _status(driver: Any) -> int | None:
+    answer = getattr(driver.connection.connection, "response", None)
+    return None if answer is None else int(answer.status_code)
 
 
 def _metadata_headers(metadata: Mapping[str, str]) -> dict[str, str]:

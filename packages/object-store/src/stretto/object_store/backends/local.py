@@ -158,10 +158,10 @@ class LocalStore(Store):
         """See `Store.list`."""
         prefix = validate_prefix(prefix, store=self._uri)
         folder = self._root.locate(prefix) if prefix else self._root.path
+        if not self._root.path.is_dir():
+            raise self._root.missing(None)
         if prefix:
             self._root.require_target_inside(folder, prefix)
-        elif not folder.is_dir():
-            raise BucketNotFoundError("the root folder does not exist", store=self._uri)
         return _walk(self._root, folder, prefix)
 
     def copy(self, source_key: str, destination_key: str) -> None:

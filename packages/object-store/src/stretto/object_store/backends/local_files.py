@@ -148,6 +148,8 @@ class Root:
     def _create_temporary(self, folder: Path) -> tuple[int, Path]:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         for _ in range(_MKDIR_ATTEMPTS):
+            if not self.path.is_dir():
+                raise self.missing(None)  # an unmounted disk's folder is not to be filled
             folder.mkdir(parents=True, exist_ok=True)
             temporary = folder / f".stretto-{secrets.token_hex(8)}.tmp"
             with contextlib.suppress(FileNotFoundError):  # a delete took the empty folder away

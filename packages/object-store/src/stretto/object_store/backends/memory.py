@@ -17,7 +17,7 @@ from stretto.object_store.errors import (
 from stretto.object_store.get_result import GetResult, check_range, clip_range
 from stretto.object_store.keys import validate_key, validate_prefix
 from stretto.object_store.metadata import normalize_metadata
-from stretto.object_store.source import iter_chunks
+from stretto.object_store.source import CHUNK_SIZE, iter_chunks
 from stretto.object_store.store import Store
 from stretto.object_store.types import (
     ByteRange,
@@ -98,9 +98,11 @@ class MemoryStore(Store):
         check_range(byte_range)
         found = self._find(key)
         start, end = clip_range(byte_range, len(found.data))
-        return GetResult(
-            found.meta, iter([found.data[start:end]]), byte_range=(start, end), store=self.uri("")
+        pieces = (
+            found.data[place : min(place + CHUNK_SIZE, end)]
+            for place in range(start, end, CHUNK_SIZE)
         )
+        return GetResult(found.meta, pieces, byte_range=(start, end), store=self.uri(""))
 
     def head(self, key: str) -> ObjectMeta:
         """See `Store.head`."""

@@ -17,7 +17,14 @@ from stretto.object_store.backends.obstore_errors import (
     map_obstore_error,
 )
 from stretto.object_store.backends.obstore_service import Service
-from stretto.object_store.backends.parts import MIB, SINGLE_PUT, Parts, plan_parts, take
+from stretto.object_store.backends.parts import (
+    MIB,
+    READ_AT_ONCE,
+    SINGLE_PUT,
+    Parts,
+    plan_parts,
+    take,
+)
 from stretto.object_store.errors import (
     BucketNotFoundError,
     CredentialsError,
@@ -43,7 +50,6 @@ from stretto.object_store.types import (
 CONDITIONAL_LIMIT = 64 * MIB
 """obstore sends a put with a condition in one request, so it is held in memory."""
 _READ_CHUNK = 2 * MIB
-_READ_AT_ONCE = MIB
 _LIST_PAGE = 1000
 _obs = cast("Any", obstore)  # its stubs need a package that it does not install
 _owner = os.getpid()
@@ -174,7 +180,7 @@ class ObstoreStore(Store):
             result = self._run(key, _obs.get, self._single, key)
         meta = self._meta(result.meta, key, result.attributes)
         start, end = clip_range(cut, meta.size) if cut else result.range
-        if end - start <= _READ_AT_ONCE and cut is None:
+        if end - start <= READ_AT_ONCE and cut is None:
             data = bytes(self._run(key, result.bytes))
             return GetResult(meta, iter([data]), byte_range=(start, end), store=self._uri)
         stream = self._stream(key, result, (start, end) if cut else None)

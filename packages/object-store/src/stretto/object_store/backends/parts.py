@@ -15,6 +15,9 @@ UNKNOWN_SIZE_PART = 16 * MIB
 IN_FLIGHT = 64 * MIB
 """Bytes that parallel parts may hold in memory together."""
 
+READ_AT_ONCE = MIB
+"""Objects up to this many bytes are read within `Store.get` itself."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartPlan:

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
+from stretto.object_store.backends.s3_options import make_s3_options
+from stretto.object_store.backends.s3_requests import S3Requests
 from stretto.object_store.conformance.install import (
     Package,
     ServerUnavailableError,
@@ -190,8 +192,9 @@ class Rclone(Server):
         ]
 
     def make_bucket(self, name: str) -> None:
-        """See `Server.make_bucket`."""
-        (self.objects / name).mkdir()
+        """See `Server.make_bucket`; asked for, since rclone remembers which folders there are."""
+        settings = {"endpoint": self.url, "access_key_id": ACCESS_KEY}
+        S3Requests(make_s3_options(name, secret_access_key=SECRET_KEY, **settings)).make_bucket()
 
 
 def free_port() -> int:

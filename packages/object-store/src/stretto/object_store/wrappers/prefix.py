@@ -10,6 +10,7 @@ from stretto.object_store.keys import validate_key, validate_prefix
 from stretto.object_store.store import Store
 from stretto.object_store.types import (
     ByteRange,
+    Capabilities,
     Checksum,
     Mode,
     ObjectMeta,
@@ -31,9 +32,18 @@ class PrefixStore(ForwardingStore):
     def __init__(self, inner: Store, prefix: str) -> None:
         super().__init__(inner)
         self._prefix = validate_key(prefix)
+        inner_limit = inner.capabilities.max_key_bytes
+        self._capabilities = replace(
+            inner.capabilities, max_key_bytes=inner_limit - len(prefix.encode()) - 1
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._inner!r}, {self._prefix!r})"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the inner store promises, for shorter keys."""
+        return self._capabilities
 
     @property
     def prefix(self) -> str:
