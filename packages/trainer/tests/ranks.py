@@ -152,11 +152,15 @@ def _run(request) -> list[int]:
 
 
 def _serve() -> None:
+    import numpy.random
     import torch
     import torch.distributed.fsdp
-    import torch.distributed.tensor  # noqa: F401
+    import torch.distributed.tensor
 
     torch.set_num_threads(1)
+    # The first optimizer imports a thousand modules of torch.
+    torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
+    assert numpy.random
     for line in sys.stdin:
         print(json.dumps(_run(json.loads(line))), flush=True)
 

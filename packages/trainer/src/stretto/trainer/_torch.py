@@ -104,11 +104,9 @@ def all_gather_objects(value: object) -> list[Any]:
     return gathered
 
 
-def named_parameters(
-    module: nn.Module, *, duplicates: bool = False
-) -> list[tuple[str, nn.Parameter]]:
-    """List the parameters of a module with their names; tied ones once, unless told otherwise."""
-    return list(module.named_parameters(remove_duplicate=not duplicates))
+def named_parameters(module: nn.Module, *, tied: bool = False) -> list[tuple[str, nn.Parameter]]:
+    """List the parameters of a module with their names; tied ones under one name, or all."""
+    return list(module.named_parameters(remove_duplicate=not tied))
 
 
 def module_state_dict(module: nn.Module) -> dict[str, Any]:

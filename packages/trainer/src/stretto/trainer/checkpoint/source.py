@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from pathlib import Path, PurePosixPath
 
 from stretto.trainer.checkpoint.commit import POINTER_FILE_SUFFIX
@@ -69,34 +69,34 @@ def find_file(path: Path) -> Path:
     return target
 
 
-def beside(pointer_folder: Sequence[str], target: str) -> str:
-    """Return a pointer's target relative to the pointer's folder.
+def possible_targets(text: str) -> list[str]:
+    """Return where a pointer's target may lie, relative to the pointer's folder, likeliest first.
 
-    A pointer in an object store holds its target's key, counted from the store's root; how much of
-    the folder's own path that repeats is found by laying one over the other.
+    A pointer on a disk says just that. One in an object store holds a key, counted from the store's
+    root, of which an unknown number of leading parts are folders that the pointer lies in too.
 
     Args:
-        pointer_folder: The parts of the folder's path.
-        target: What the pointer says: a key, or already a relative path.
+        text: What the pointer says.
     """
-    parts = PurePosixPath(target.strip()).parts
-    for shared in range(min(len(parts) - 1, len(pointer_folder)), 0, -1):
-        if tuple(pointer_folder[-shared:]) == parts[:shared]:
-            return "/".join(parts[shared:])
-    return "/".join(parts)
+    parts = PurePosixPath(text.strip()).parts
+    return ["/".join(parts[first:]) for first in range(len(parts))]
 
 
 def _pointed_to(text_file: Path) -> Path:
-    text = text_file.read_text(encoding="utf-8").strip()
-    direct = text_file.parent / text
-    if direct.is_file():
-        return direct
-    return text_file.parent / beside(text_file.absolute().parent.parts, text)
+    targets = possible_targets(text_file.read_text(encoding="utf-8"))
+    candidates = [text_file.parent / target for target in targets]
+    return next((path for path in candidates if path.is_file()), text_file.parent / targets[0])
 
 
 def _download(url: str, folder: Path) -> Path:
     # Object stores and what they need are imported only where a URL is given.
-    from stretto.object_store import NotFoundError, ObjectStoreError, download_file, open_store
+    from stretto.object_store import (
+        NotFoundError,
+        ObjectStoreError,
+        download_file,
+        exists,
+        open_store,
+    )
 
     parent, _, name = url.rpartition("/")
     if not name:
@@ -110,8 +110,9 @@ def _download(url: str, folder: Path) -> Path:
                 name += POINTER_FILE_SUFFIX
                 download_file(store, name, folder / name)
             if name.endswith(POINTER_FILE_SUFFIX):
-                text = (folder / name).read_text(encoding="utf-8")
-                download_file(store, beside(parent.split("/"), text), target, overwrite=True)
+                targets = possible_targets((folder / name).read_text(encoding="utf-8"))
+                key = next((key for key in targets if exists(store, key)), targets[0])
+                download_file(store, key, target, overwrite=True)
     except NotFoundError as error:
         raise CheckpointNotFoundError(
             f"There is no checkpoint at {url}: {error} Check load_path."

@@ -58,7 +58,8 @@ def make_strategy(
         topology: The ranks.
         device: Where to train.
         ddp_sync_strategy: When gradients cross; see
-            :class:`~stretto.trainer.parallel.options.DDPSyncStrategy`. Default: the safe one.
+            :class:`~stretto.trainer.parallel.options.DDPSyncStrategy`. Default: in the last
+            microbatch.
         precision: Of the trainer, for FSDP's mixed precision.
         timeout: Seconds, for the group that FSDP needs where there is one process only.
 

@@ -35,8 +35,7 @@ class DDPStrategy:
     Args:
         topology: Of several data-parallel ranks, whose process group is up.
         options: Of DistributedDataParallel.
-        sync_strategy: When gradients cross. Default: in the last microbatch only, or, with
-            parameters that may be unused, in every one.
+        sync_strategy: When gradients cross. Default: in the last microbatch only.
     """
 
     name = "ddp"
@@ -51,7 +50,6 @@ class DDPStrategy:
         # DDP takes the mean over the ranks.
         self.gradient_multiplier = float(topology.data_parallel_size)
         self._options = options
-        self._asked_sync = sync_strategy
         self._sync = sync_strategy or DDPSyncStrategy.SINGLE_AUTO_SYNC
         self._sums = DataParallelSums(topology.data_parallel_size)
 
@@ -70,9 +68,6 @@ class DDPStrategy:
             device.optimizer_to_device(optimizer)
         broadcast_module(moved)
         find_unused = find_unused_parameters or self._options.find_unused_parameters
-        if self._asked_sync is None and find_unused:
-            # A parameter used in an earlier microbatch only would miss the one that syncs.
-            self._sync = DDPSyncStrategy.MULTI_AUTO_SYNC
         trains = any(parameter.requires_grad for parameter in moved.parameters())
         module = self._wrapped(moved, find_unused=find_unused) if trains else moved
         return Prepared(module=module, model=moved, optimizers=tuple(optimizers))

@@ -41,10 +41,17 @@ def model_state(model: nn.Module, gather: Gather | None = None) -> dict[str, Any
         gather: Makes slices whole; None where there are none.
     """
     state: dict[str, Any] = {}
+    tied = {name: id(parameter) for name, parameter in _torch.named_parameters(model, tied=True)}
+    made_whole: dict[int, Tensor | None] = {}
     for name, value in _torch.module_state_dict(model).items():
-        whole = gather(value) if gather is not None and isinstance(value, Tensor) else value
-        if whole is not None or not isinstance(value, Tensor):
-            state[canonical_name(name)] = whole
+        if gather is None or not isinstance(value, Tensor):
+            whole = value
+        else:
+            identity = tied.get(name, id(value))
+            if identity not in made_whole:
+                made_whole[identity] = gather(value)
+            whole = made_whole[identity]
+        state[canonical_name(name)] = whole
     return state
 
 

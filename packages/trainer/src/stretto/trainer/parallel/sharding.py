@@ -230,7 +230,8 @@ def _place(module: nn.Module, mesh: DeviceMesh, placed: set[int]) -> None:
     for tensor in (*module.parameters(), *module.buffers()):
         if id(tensor) not in placed and not isinstance(tensor, DTensor):
             placed.add(id(tensor))
-            tensor.data = tensor.data.to(device)
+            # FSDP takes dense parameters only: channels_last ones become plain here.
+            tensor.data = tensor.data.to(device).contiguous()
             fresh.append(tensor)
     if mesh.size() > 1:
         broadcast_tensors(fresh)
