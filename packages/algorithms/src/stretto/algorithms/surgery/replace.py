@@ -160,18 +160,22 @@ def _install(steps: Sequence[_Step], fallback: torch.Tensor | None) -> Successor
             done.add(step.old)
             own = dict(step.old.named_parameters())
             adopt(step.new, step.old, fallback=fallback)
-            successors.update(_successors(own, dict(step.new.named_parameters())))
+            new = dict(step.new.named_parameters())
+            successors.update(_successors(own, new, step.policy.renamed))
         step.parent.register_module(step.name, step.new)
     return successors
 
 
-def _successors(old: dict[str, nn.Parameter], new: dict[str, nn.Parameter]) -> Successors:
+def _successors(
+    old: Mapping[str, nn.Parameter], new: Mapping[str, nn.Parameter], renamed: Mapping[str, str]
+) -> Successors:
     """Match parameters by name; those without a predecessor come with the old module's weight."""
     kept = {id(parameter) for parameter in old.values()} & {id(p) for p in new.values()}
     result: Successors = {}
     for name, parameter in old.items():
         if id(parameter) not in kept:
-            result[parameter] = (new[name],) if name in new and id(new[name]) not in kept else ()
+            heir = new.get(renamed.get(name, name))
+            result[parameter] = () if heir is None or id(heir) in kept else (heir,)
     taken = kept | {id(p) for coming in result.values() for p in coming}
     extra = tuple(p for p in new.values() if id(p) not in taken)
     if extra and old:
