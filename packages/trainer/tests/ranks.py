@@ -55,7 +55,7 @@ class RankServer:
             return list(zip(codes, outputs, strict=True))
         if any(codes):
             shown = "\n".join(
-                f"--- rank {rank}, exit code {code}{' (timed out)' * (code == FAILED_TO_END)}\n{out}"
+                f"--- rank {rank}, exit code {code} ({FAILED_TO_END}: timed out)\n{out}"
                 for rank, (code, out) in enumerate(zip(codes, outputs, strict=True))
             )
             raise AssertionError(f"ranks failed\n{shown}")

@@ -87,7 +87,7 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path):
 
 def test_a_folder_that_is_a_file_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match="file/a.pt could not be written"):
+    with pytest.raises(CheckpointError, match=r"file/a\.pt could not be written"):
         commit_file(tmp_path / "file" / "a.pt", lambda path: path.write_bytes(b""))
 
 
@@ -98,7 +98,7 @@ def test_a_full_disk_is_an_error_of_ours(tmp_path):
     from stretto.trainer import _torch
 
     def to_full_disk(path):
-        os.symlink("/dev/full", path)
+        path.symlink_to("/dev/full")
         _torch.save_file({"weights": torch.ones(1 << 16)}, path)
 
     with pytest.raises(CheckpointError, match=r"a\.pt could not be written"):
@@ -110,7 +110,7 @@ def test_the_pointer_is_a_relative_link(tmp_path):
     (tmp_path / "deep").mkdir()
     commit_file(tmp_path / "deep" / "a.pt", lambda path: path.write_bytes(b"a"))
     move_pointer(tmp_path / "latest.pt", tmp_path / "deep" / "a.pt")
-    assert os.readlink(tmp_path / "latest.pt") == "deep/a.pt"
+    assert str((tmp_path / "latest.pt").readlink()) == "deep/a.pt"
     commit_file(tmp_path / "b.pt", lambda path: path.write_bytes(b"b"))
     move_pointer(tmp_path / "latest.pt", tmp_path / "b.pt")
     assert (tmp_path / "latest.pt").read_bytes() == b"b"

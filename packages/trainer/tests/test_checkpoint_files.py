@@ -6,6 +6,7 @@ import logging
 import os
 import random
 from collections import OrderedDict, namedtuple
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -198,14 +199,14 @@ def test_near_relatives_of_plain_data_become_plain(tmp_path):
 def test_a_view_does_not_bring_its_whole_tensor_along(tmp_path):
     base = torch.zeros(1 << 20)
     path = save_checkpoint(State(extra=[base[:10], base[5:7]]), "a.pt", folder=tmp_path)
-    assert os.path.getsize(path) < 100_000
+    assert Path(path).stat().st_size < 100_000
     assert [len(view) for view in torch.load(path, weights_only=True)["state"]["extra"]] == [10, 2]
 
 
 def test_shared_tensors_are_written_once(tmp_path):
     shared = torch.zeros(1 << 18)
     path = save_checkpoint(State(extra=[shared, shared.detach(), shared]), "a.pt", folder=tmp_path)
-    assert os.path.getsize(path) < 1.5 * shared.numel() * 4
+    assert Path(path).stat().st_size < 1.5 * shared.numel() * 4
 
 
 def test_what_was_loaded_does_not_depend_on_the_file_any_more(tmp_path):
@@ -213,8 +214,8 @@ def test_what_was_loaded_does_not_depend_on_the_file_any_more(tmp_path):
     path = save_checkpoint(saved, "a.pt", folder=tmp_path)
     loaded = State()
     rng = load_checkpoint(loaded, path)
-    with open(path, "r+b") as file:  # in place, not by rename
-        file.write(b"\0" * os.path.getsize(path))
+    with Path(path).open("r+b") as file:  # in place, not by rename
+        file.write(b"\0" * Path(path).stat().st_size)
     assert torch.equal(loaded.extra["average"], saved.extra["average"])
     assert torch.equal(loaded.model.weight, saved.model.weight)
     restore_rng_state(rng)
@@ -223,9 +224,10 @@ def test_what_was_loaded_does_not_depend_on_the_file_any_more(tmp_path):
 @pytest.mark.parametrize("keep", [0, 1, 100, -1, -22, "half"])
 def test_a_torn_file_is_named(tmp_path, keep):
     path = save_checkpoint(State(extra=torch.zeros(10_000)), "a.pt", folder=tmp_path)
-    size = os.path.getsize(path)
-    os.truncate(path, size // 2 if keep == "half" else keep % size)
-    with pytest.raises(TornCheckpointError, match=rf"a\.pt .*{os.path.getsize(path)} bytes"):
+    size = Path(path).stat().st_size
+    left = size // 2 if keep == "half" else keep % size
+    os.truncate(path, left)
+    with pytest.raises(TornCheckpointError, match=rf"a\.pt .*{left} bytes"):
         load_checkpoint(State(), path)
 
 
