@@ -35,6 +35,7 @@ _MANIFEST_EVERY = 10.0
 _POLL = 0.2
 _BUSY_TRIES = 8
 _MAX_BACKOFF = 60.0
+_LAST_LOOKS = 3
 
 
 class Mirror:
@@ -86,6 +87,7 @@ class Mirror:
         self._state: str = "running"
         self._last_success = clock()
         self._sent = 0
+        self._transferred = 0
         self._retries = 0
         self._threads: list[threading.Thread] = []
 
@@ -183,7 +185,16 @@ class Mirror:
             As for `flush`.
         """
         self._state = "draining"
+        deadline = None if timeout is None else self._clock() + timeout
+        looks = 1
+        before = self._transferred
         missing, ended = self._drain(timeout)
+        # What was sent may have changed while it was under way, so look again.
+        while ended and not missing and self._transferred > before and looks < _LAST_LOOKS:
+            looks += 1
+            before = self._transferred
+            left = None if deadline is None else max(0.0, deadline - self._clock())
+            missing, ended = self._drain(left)
         if ended:
             missing += self.finish(not missing)
         self.stop()
@@ -326,6 +337,7 @@ class Mirror:
             self._conditions.info(f"{printable(task.entry.path)} was deleted before it was stored")
         else:
             self._sent += outcome.sent
+            self._transferred += 1
             self._last_success = self._clock()
             if outcome.result is Result.SENT:
                 self._conditions.end_all("store:", "the store can be written to again")

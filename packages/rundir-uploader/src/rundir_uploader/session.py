@@ -213,9 +213,7 @@ class Session:
         for path in wrong:
             self.journal.forget(path)
         if wrong:
-            self._conditions.info(
-                f"{len(wrong)} file(s) are missing or differ and are sent again"
-            )
+            self._conditions.info(f"{len(wrong)} file(s) are missing or differ and are sent again")
 
     def _warn(self, error: ObjectStoreError) -> None:
         self._conditions.begin(

@@ -227,10 +227,13 @@ def main() -> int:
     commands = cast("BinaryIO", os.fdopen(0, "rb", buffering=0, closefd=False))
     places = cast("list[str]", read_frame(commands) or [])
     sys.path += [place for place in places if place and place not in sys.path]
-    plan = read_frame(commands)
-    if not isinstance(plan, SessionPlan):
-        return 2
-    return Worker(plan, 0, FrameWriter(replies)).run()
+    writer = FrameWriter(replies)
+    try:
+        plan = cast("SessionPlan", read_frame(commands))
+    except Exception as error:  # such as a store whose module is not to be found here
+        writer.send({"ready": False, "error": error})
+        return 3
+    return Worker(plan, 0, writer).run()
 
 
 if __name__ == "__main__":
