@@ -112,6 +112,9 @@ def test_an_overridden_run_event_hears_everything_and_can_pass_it_on():
         ("after_train_batches", "after_train_batch"),
         ("eval_batch_ended", "eval_batch_end"),
         ("fitstart", "fit_start"),
+        ("after_batch", "after_train_batch"),
+        ("on_init", "init"),
+        ("batch_finished_end", "batch_end"),
     ],
 )
 def test_a_misspelt_hook_is_refused_with_the_nearest_right_name(name, right):
@@ -161,6 +164,12 @@ def test_helpers_properties_and_other_libraries_hooks_are_left_alone():
             return False
 
         def compute(self, state, logger):
+            pass
+
+        def save_checkpoint(self, state, logger):
+            pass
+
+        def evaluate(self, state, logger):
             pass
 
         def upload(self, path, key):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import signal
 import subprocess
 import sys
@@ -232,22 +231,39 @@ def test_closing_in_many_threads_at_once_closes_once():
     assert recorder.closed == ["close", "post_close"]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_engines_work_in_other_processes(method):
-    context = multiprocessing.get_context(method)
-    outside = build(EventRecorder())
-    outside.run_event(Event.INIT)
-    with context.Pool(1) as pool:
-        assert pool.apply(_run_in_child) == ["init", "batch_end", "close", "post_close"]
+IN_OTHER_PROCESSES = """
+import multiprocessing, sys
+
+def child():
+    says = Says("child")
+    with build(says) as engine:
+        engine.run_event("init")
+        return [event.value for event in Event if len(engine.run_event(event)) == 0][:2]
+
+if __name__ == "__main__":
+    outside = build(Says("parent"))
+    outside.run_event("init")
+    with multiprocessing.get_context(sys.argv[1]).Pool(1) as pool:
+        print(*pool.apply(child), flush=True)
     outside.close()
+"""
 
 
-def _run_in_child():
-    recorder = EventRecorder()
-    with build(recorder) as engine:
-        engine.run_event(Event.INIT)
-        engine.run_event(Event.BATCH_END)
-    return recorder.events + recorder.closed
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_engines_work_in_other_processes(method, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(PRELUDE + IN_OTHER_PROCESSES)
+    done = subprocess.run(
+        [sys.executable, str(script), method], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "child close",
+        "child post_close",
+        "init before_load",
+        "parent close",
+        "parent post_close",
+    ]
 
 
 @pytest.fixture

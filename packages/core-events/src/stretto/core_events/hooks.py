@@ -21,10 +21,12 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
     "close": ("state", "logger"),
     "post_close": (),
 }
-_NEAR_WITH_NAMES = 0.7
-"""How alike a method with arguments named like a hook's must be to be taken for a misspelt hook."""
-_NEAR = 0.89
-"""How alike it must be where only the number of arguments is a hook's."""
+# How alike a public method must be to a hook to be taken for a slip, from 0 to 1.
+_NEAR_IN_NAME_AND_ARGUMENTS = 0.65  # (self, state, logger), and a name built like a hook's
+_NEAR_IN_ARGUMENTS = 0.8  # (self, state, logger)
+_NEAR = 0.89  # two arguments of any name
+_PREFIXES = ("before", "after", "on_")
+_SUFFIXES = ("start", "starts", "started", "end", "ends", "ended")
 
 
 def overrides(member: object, name: str, base: type) -> bool:
@@ -126,12 +128,15 @@ def _check_name(cls: type, name: str, value: object) -> None:
     import inspect
 
     parameters = tuple(inspect.signature(value).parameters)[1:]
-    named_alike = parameters == ("state", "logger")
-    if not named_alike and (len(parameters) != 2 or name.startswith("on_")):
+    plain = name.lower()
+    if parameters == ("state", "logger"):
+        shaped = plain.startswith(_PREFIXES) or plain.endswith(_SUFFIXES)
+        cutoff = _NEAR_IN_NAME_AND_ARGUMENTS if shaped else _NEAR_IN_ARGUMENTS
+    elif len(parameters) == 2 and not name.startswith("on_"):
+        cutoff = _NEAR
+    else:
         return
-    near = difflib.get_close_matches(
-        name.lower(), _HOOKS, n=1, cutoff=_NEAR_WITH_NAMES if named_alike else _NEAR
-    )
+    near = difflib.get_close_matches(plain, _HOOKS, n=1, cutoff=cutoff)
     if near:
         raise HookError(
             f"{cls.__name__}.{name} is no hook, so it would never be called. "
