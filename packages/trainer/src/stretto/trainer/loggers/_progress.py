@@ -46,8 +46,9 @@ def train_progress(state: State) -> Progress:
 
 def evaluation_progress(state: State) -> Progress:
     """Return the place in the evaluation that is running."""
+    label = state.dataloader_label or "eval"
     return Progress(
-        title=f"eval {state.dataloader_label or ''}".rstrip(),
+        title=label if label.startswith("eval") else f"eval {label}",
         done=state.eval_timestamp.batch_count,
         total=state.dataloader_len,
         unit="ba",

@@ -42,6 +42,7 @@ class ProgressBarLogger(LoggerDestination["State"]):
         self._with_traces = log_traces
         self._silent = get_global_rank() != 0
         self._display: RichProgress | None = None
+        self._training = False
         self._train_bar: TaskID | None = None
         self._evaluation_bar: TaskID | None = None
         self._train_metrics: dict[str, float] = {}
@@ -123,15 +124,16 @@ class ProgressBarLogger(LoggerDestination["State"]):
         self._stop_if_idle()
 
     def _start_train_bar(self, state: State) -> None:
-        if self._silent or self._train_bar is not None:
+        if self._silent or self._training:
             return
-        progress = train_progress(state)
-        self._train_bar = self._add(progress)
+        self._training = True
+        self._train_bar = self._add(train_progress(state))
 
     def _finish_train_bar(self, progress: Progress) -> None:
-        if self._train_bar is None and self._is_terminal():
+        if not self._training:
             return
         self._finish(self._train_bar, progress, self._train_metrics)
+        self._training = False
         self._train_bar = None
 
     def _is_terminal(self) -> bool:
