@@ -166,6 +166,7 @@ def settle_run_directory(build: Build) -> None:
     ]
     dist.broadcast_object_list(node)
     run_directory.set_run_directory(node[0])
+    dist.barrier()  # no rank makes a folder while another still looks whether there is one
     checked = build.checked
     if given is None and not checked.callbacks and not checked.loggers:
         return
