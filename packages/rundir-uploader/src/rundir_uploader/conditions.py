@@ -43,6 +43,15 @@ class Conditions:
             self._warned.add(name)
         self._report("warning", sentence)
 
+    def holds(self, beginning: str) -> bool:
+        """Whether something of a kind is wrong at present.
+
+        Args:
+            beginning: What its name begins with.
+        """
+        with self._lock:
+            return any(name.startswith(beginning) for name in self._present)
+
     def begin(self, name: str, sentence: str) -> None:
         """Note that something is wrong.
 

@@ -21,8 +21,12 @@ class StoreProvider(Protocol):
     provider: str
     container: str
 
-    def open_store(self) -> Store:
-        """Open the store that they describe."""
+    def open_store(self, *, check: bool = True) -> Store:
+        """Open the store that they describe.
+
+        Args:
+            check: Ask it once whether it is there and lets us in.
+        """
         ...
 
 
@@ -83,7 +87,7 @@ class Destination:
             if check:
                 self.source.check()
             return self.source
-        return self.source.open_store()
+        return self.source.open_store(check=check)
 
     @property
     def is_ours(self) -> bool:

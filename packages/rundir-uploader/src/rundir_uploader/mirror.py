@@ -172,7 +172,8 @@ class Mirror:
             What is not stored; empty if all is.
         """
         missing, _ = self._drain(timeout)
-        self._write_manifest(finished=False)
+        if not self._conditions.holds("store:"):
+            self._write_manifest(finished=False)
         return missing
 
     def close(self, timeout: float | None = None) -> Missing:
@@ -195,7 +196,7 @@ class Mirror:
             before = self._transferred
             left = None if deadline is None else max(0.0, deadline - self._clock())
             missing, ended = self._drain(left)
-        if ended:
+        if ended and not (missing and self._conditions.holds("store:")):
             missing += self.finish(not missing)
         self.stop()
         self._state = "incomplete" if missing else "finished"
@@ -341,9 +342,11 @@ class Mirror:
             self._last_success = self._clock()
             if outcome.result is Result.SENT:
                 self._conditions.end_all("store:", "the store can be written to again")
-            self._conditions.end(
-                f"source:{task.entry.path}", f"{printable(task.entry.path)} can be read again"
-            )
+            if self._queue.attempts(task.entry.path):
+                self._conditions.end_all("refused:", "what the store had refused, it takes now")
+                self._conditions.end(
+                    f"source:{task.entry.path}", f"{printable(task.entry.path)} can be read again"
+                )
         newer = self._queue.newer(task)
         dropping = newer if newer is not None and not self._planner.wants(newer) else None
         self._queue.finish(task, dropping=dropping)
@@ -368,7 +371,7 @@ class Mirror:
                 )
             else:
                 self._conditions.end("journal", "the journal can be written again")
-            if self._clock() >= due:
+            if self._clock() >= due and not self._conditions.holds("store:"):
                 self._write_manifest(finished=False)
                 due = self._clock() + _MANIFEST_EVERY
 

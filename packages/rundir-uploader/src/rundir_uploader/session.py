@@ -76,6 +76,7 @@ class Session:
         self.plan = plan
         self._conditions = Conditions(report)
         self._stager: Stager | None = None
+        self._refused = False
         directory = plan.mirror.directory
         plan.destination.require_apart(directory, plan.mirror.prefix)
         self.store = self._open_store()
@@ -191,9 +192,12 @@ class Session:
             return self.plan.destination.open(check=self.plan.check)
         except ObjectStoreError as error:
             self._warn(error)
+            self._refused = True
             return self.plan.destination.open(check=False)
 
     def _meet_store(self) -> None:
+        if self._refused:
+            return
         try:
             if self.plan.probe:
                 self.store.probe()

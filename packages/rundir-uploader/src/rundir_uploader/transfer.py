@@ -30,9 +30,19 @@ from rundir_uploader.reader import (
 from rundir_uploader.records import Record, RecordKind
 from rundir_uploader.selection import Selection
 from rundir_uploader.task import StagedCopy, Task
-from stretto.object_store import InvalidKeyError, NotFoundError, ObjectStoreError, Store
+from stretto.object_store import (
+    BucketNotFoundError,
+    CredentialsError,
+    InvalidKeyError,
+    NotFoundError,
+    ObjectStoreError,
+    Store,
+    StoreFullError,
+    TransientError,
+)
 from stretto.run_directory import FileEntry, FileKind, Fingerprint
 
+_OF_THE_WHOLE_STORE = (BucketNotFoundError, CredentialsError, StoreFullError, TransientError)
 WHOLE = 4 << 20
 """Files up to this size are read into memory; larger ones are streamed."""
 
@@ -331,7 +341,11 @@ def _source_failed(error: Exception, path: str) -> Outcome:
 
 
 def _store_failed(error: ObjectStoreError, path: str) -> Outcome:
-    condition = f"store:{type(error).__name__}"
+    kind = type(error).__name__
     if isinstance(error, InvalidKeyError):
         condition = f"key:{path}"
-    return _failed(f"{type(error).__name__}: {error.message}", condition, final=not error.retryable)
+    elif isinstance(error, _OF_THE_WHOLE_STORE):
+        condition = f"store:{kind}"
+    else:
+        condition = f"refused:{kind}"
+    return _failed(f"{kind}: {error.message}", condition, final=not error.retryable)
