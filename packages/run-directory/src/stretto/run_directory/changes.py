@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -38,13 +39,13 @@ def get_modified_files(
     """List the files of this rank's run directory that are new or changed since a moment.
 
     A file counts as changed by its modification time or its change time, whichever is later: one
-    that was moved, copied or unpacked into the folder with old times is listed too, and so is
-    what lies in a folder that was moved in as a whole, until that folder is written to. Who must not miss
-    any change compares fingerprints (:func:`~stretto.run_directory.scan.scan`).
+    that was moved, copied or unpacked into the folder with old times is listed too. So is what
+    lies in a folder that was moved in as a whole, until that folder is written to: who must not
+    miss any change compares fingerprints (:func:`~stretto.run_directory.scan.scan`).
 
     Symbolic links to files are listed when the link or the file changed. Links to folders are not
-    followed; dangling links, sockets, FIFOs and devices are not listed, for nothing can be read from
-    them.
+    followed; dangling links, sockets, FIFOs and devices are not listed, for nothing can be read
+    from them.
 
     Args:
         modified_since_timestamp: Seconds since the epoch on the disk's clock (see
@@ -63,7 +64,7 @@ def get_modified_files(
     """
     since_ns = _as_nanoseconds(modified_since_timestamp)
     root = get_run_directory()
-    if not os.path.isdir(root):
+    if not Path(root).is_dir():
         return []
     return list(_modified(root, since_ns, ignore_hidden))
 
@@ -71,7 +72,7 @@ def get_modified_files(
 def _modified(root: str, since_ns: int, ignore_hidden: bool) -> Iterator[str]:
     moved_in = "\0"  # begins no path
     for entry in scan(root, ignore_hidden=ignore_hidden, on_error=_warn):
-        path = os.path.join(root, *entry.path.split("/"))
+        path = f"{root}{os.sep}{entry.path.replace('/', os.sep)}"
         inside = entry.path.startswith(moved_in)
         if entry.kind is FileKind.DIRECTORY:
             if not inside and _was_moved(entry, since_ns):
@@ -98,10 +99,10 @@ def _was_moved(entry: FileEntry, since_ns: int) -> bool:
 def _target_ns(path: str) -> int | None:
     """Return when the file behind a link changed; None where it is no file."""
     try:
-        status = os.stat(path)
-    except (OSError, ValueError):
+        status = Path(path).stat()
+    except OSError:
         return None
-    if not os.path.isfile(path):
+    if not stat.S_ISREG(status.st_mode):
         return None
     return max(status.st_mtime_ns, status.st_ctime_ns)
 

@@ -90,12 +90,12 @@ def _stamp_of_nameless_file(folder: str) -> int:
 
 def _stamp_of_named_file(folder: str) -> int:
     # `.tmp`: whatever mirrors or backs up the folder leaves such files out.
-    name = os.path.join(folder, f".stretto-clock-{os.getpid()}-{secrets.token_hex(8)}.tmp")
+    name = Path(folder, f".stretto-clock-{os.getpid()}-{secrets.token_hex(8)}.tmp")
     descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         return _stamp_and_close(descriptor)
     finally:
-        os.unlink(name)
+        name.unlink()
 
 
 def _stamp_and_close(descriptor: int) -> int:

@@ -8,8 +8,8 @@ started later see the same folder.
 from __future__ import annotations
 
 import os
+import stat
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 from stretto.run_directory.errors import (
@@ -43,7 +43,7 @@ def get_node_run_directory() -> str:
         RunDirectoryIsAFileError: A file stands at the path or at one of its parents.
     """
     first, second = (os.environ.get(name) for name in RUN_DIRECTORY_VARIABLES)
-    if first is not None and first == second and os.path.isabs(first):
+    if first is not None and first == second and Path(first).is_absolute():
         _refuse_file(first)
         return first
     return set_run_directory()
@@ -61,7 +61,7 @@ def get_run_directory() -> str:
         RunDirectoryError: As :func:`get_node_run_directory`.
         InvalidRankError: A rank variable is not a number.
     """
-    return os.path.join(get_node_run_directory(), f"rank_{get_global_rank()}")
+    return str(Path(get_node_run_directory(), f"rank_{get_global_rank()}"))
 
 
 def set_run_directory(path: str | os.PathLike[str] | None = None) -> str:
@@ -109,7 +109,7 @@ def create_run_directory() -> str:
     node = get_node_run_directory()
     directory = get_run_directory()
     try:
-        os.makedirs(directory, exist_ok=True)
+        Path(directory).mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         _refuse_file(directory)
         raise
@@ -139,15 +139,12 @@ _HINT = (
 def _requested(path: str | os.PathLike[str] | None) -> tuple[str, str]:
     """Return the first place that somebody named, and who named it."""
     if path is not None:
-        value = os.fspath(path)
-        if not isinstance(value, str):
-            value = os.fsdecode(value)
-        return value, "The run directory"
+        return os.fsdecode(path), "The run directory"
     for name in RUN_DIRECTORY_VARIABLES:
         value = os.environ.get(name)
         if value is not None:
             return value, f"The run directory in the environment variable {name}"
-    return os.path.join(_DEFAULT_PARENT, default_run_name()), "The default run directory"
+    return str(Path(_DEFAULT_PARENT, default_run_name())), "The default run directory"
 
 
 def _absolute(value: str, source: str) -> str:
@@ -162,36 +159,39 @@ def _absolute(value: str, source: str) -> str:
             f"store, mirror it there with rundir-uploader."
         )
     try:
-        absolute = str(Path(value).expanduser().absolute())
+        absolute = Path(value).expanduser().absolute()
     except (OSError, RuntimeError) as error:
         raise InvalidRunDirectoryError(
             f"{source} is {value!r}, and cannot be made absolute: {error}. Give an absolute path."
         ) from error
-    # Only the disk knows what `..` behind a link means.
-    absolute = os.path.realpath(absolute) if ".." in Path(absolute).parts else absolute
-    if os.path.dirname(absolute) == absolute:
+    if ".." in absolute.parts:
+        # Only the disk knows what `..` behind a link means.
+        absolute = Path(os.path.realpath(absolute))
+    if absolute.parent == absolute:
         raise InvalidRunDirectoryError(
             f"{source} is {value!r}, the root of the file system: a run would own the whole "
             f"machine. Name a folder below it."
         )
-    return absolute
+    return str(absolute)
 
 
-def _refuse_file(path: str) -> None:
+def _refuse_file(directory: str) -> None:
     """Raise if something that is not a folder stands at the path or at its nearest parent."""
-    for candidate in _upwards(path):
-        if os.path.isdir(candidate):
-            return
+    path = Path(directory)
+    for candidate in (path, *path.parents):
+        try:
+            if stat.S_ISDIR(candidate.stat().st_mode):
+                return
+        except PermissionError as error:
+            raise RunDirectoryPermissionError(
+                error.errno,
+                f"The run directory {directory!r} cannot be reached: permission denied. {_HINT}",
+            ) from error
+        except OSError:
+            pass  # not there, or a link to nowhere or to itself
         if os.path.lexists(candidate):
-            what = "a dangling link" if os.path.islink(candidate) else "a file"
+            what = "a dangling link" if candidate.is_symlink() else "a file"
             raise RunDirectoryIsAFileError(
-                f"The run directory {path!r} cannot be used: {candidate!r} is {what}, not a "
-                f"folder. Move it away. {_HINT}"
+                f"The run directory {directory!r} cannot be used: {str(candidate)!r} is {what}, "
+                f"not a folder. Move it away. {_HINT}"
             )
-
-
-def _upwards(path: str) -> Iterator[str]:
-    yield path
-    while (parent := os.path.dirname(path)) != path:
-        path = parent
-        yield path

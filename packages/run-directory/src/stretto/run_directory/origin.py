@@ -91,7 +91,10 @@ def _start_time_ns(process: int) -> int | None:
 
 
 def _stat_fields(process: int) -> list[str]:
-    """Return the fields of ``/proc/<process>/stat`` from the third on (the name may hold blanks)."""
+    """Return the fields of ``/proc/<process>/stat`` from the third on.
+
+    The second is the program's name, in parentheses, and may hold blanks and parentheses itself.
+    """
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields
 from enum import Enum
 from operator import attrgetter
 
@@ -79,64 +81,129 @@ def scan(
     root = os.fspath(directory)
     errors: list[OSError] = []
     report = errors.append if on_error is None else on_error
-    stack = [_listing(root)]
-    prefixes = [""]
-    while stack:
-        listing = stack[-1]
-        if not listing:
-            stack.pop()
-            prefixes.pop()
-            continue
-        item = listing.pop()
-        name = item.name
-        if ignore_hidden and name[0] == ".":
-            continue
-        path = prefixes[-1] + name
-        if exclude is not None and exclude(path):
-            continue
-        entry = _entry(item, path, report)
-        if entry is None:
-            continue
-        yield entry
-        if entry.kind is FileKind.DIRECTORY:
-            try:
-                stack.append(_listing(item.path))
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError as error:
-                report(error)
-                continue
-            prefixes.append(path + "/")
+    stack = [_Folder(root, "", depth=0)]
+    try:
+        while stack:
+            folder = stack[-1]
+            items, prefix = folder.items, folder.prefix
+            while items:
+                item = items.pop()
+                name = item.name
+                if ignore_hidden and name[0] == ".":
+                    continue
+                path = prefix + name
+                if exclude is not None and exclude(path):
+                    continue
+                entry = _entry_or_none(item, path, folder, report)
+                if entry is None:
+                    continue
+                yield entry
+                if entry.kind is _DIRECTORY:
+                    stack += _open(f"{root}{os.sep}{path}", path + "/", len(stack), report)
+                    break
+            else:
+                stack.pop().close()
+    finally:
+        for folder in stack:
+            folder.close()
     if errors:
         raise IncompleteScanError(root, errors)
 
 
-def _listing(directory: str) -> list[os.DirEntry[str]]:
-    """List a folder, last name first, so that ``pop`` takes them in order."""
-    with os.scandir(directory) as items:
-        return sorted(items, key=_by_name, reverse=True)
+class _Folder:
+    """An open folder and what of it is still to be looked at.
+
+    Everything in it is looked up from the open folder: that spares the kernel the way there for
+    each name, and nobody can swap the folder for a link meanwhile.
+    """
+
+    __slots__ = ("descriptor", "directory", "items", "prefix")
+
+    def __init__(self, directory: str, prefix: str, *, depth: int) -> None:
+        self.directory = directory
+        self.prefix = prefix
+        flags = _OPEN_FLAGS | os.O_NOFOLLOW if depth else _OPEN_FLAGS
+        self.descriptor: int | None = os.open(directory, flags)
+        self.items: list[os.DirEntry[str]] = []
+        try:
+            if depth > _MOST_OPEN_FOLDERS:
+                self.close()
+            with self._listing() as listing:
+                # Last name first, so that `pop` takes them in order.
+                self.items = sorted(listing, key=_by_name, reverse=True)
+        except BaseException:
+            self.close()
+            raise
+
+    def _listing(self) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
+        # A descriptor, where there is one; a deep tree must not use them up.
+        return os.scandir(self.directory if self.descriptor is None else self.descriptor)
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        descriptor, self.descriptor = self.descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
 
 
-def _entry(
-    item: os.DirEntry[str], path: str, report: Callable[[OSError], None]
+def _open(
+    directory: str, prefix: str, depth: int, report: Callable[[OSError], None]
+) -> tuple[_Folder, ...]:
+    """Open a folder that may have vanished, or been replaced, since it was seen."""
+    try:
+        return (_Folder(directory, prefix, depth=depth),)
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    except OSError as error:
+        if error.errno != errno.ELOOP:  # that is what O_NOFOLLOW says of a link
+            error.filename = directory
+            report(error)
+        return ()
+
+
+def _entry_or_none(
+    item: os.DirEntry[str], path: str, folder: _Folder, report: Callable[[OSError], None]
 ) -> FileEntry | None:
     """Describe one path; None where it vanished or cannot be looked at."""
     try:
         status = item.stat(follow_symlinks=False)
         mode = status.st_mode
+        kind = _KINDS.get(mode & _TYPE_BITS, _SPECIAL)
         target: str | None = None
-        if stat.S_ISREG(mode):
-            kind = FileKind.FILE
-        elif stat.S_ISDIR(mode):
-            kind = FileKind.DIRECTORY
-        elif stat.S_ISLNK(mode):
-            kind = FileKind.SYMLINK
-            target = os.readlink(item.path)
-        else:
-            kind = FileKind.SPECIAL
-    except (FileNotFoundError, NotADirectoryError):
+        if kind is _SYMLINK:
+            target = os.readlink(item.path, dir_fd=folder.descriptor)
+    except FileNotFoundError:
         return None
     except OSError as error:
+        error.filename = f"{folder.directory}{os.sep}{item.name}"
         report(error)
         return None
-    return FileEntry(path, kind, Fingerprint.of(status), target, mode)
+    fingerprint = _new(Fingerprint)
+    _set_size(fingerprint, status.st_size)
+    _set_mtime_ns(fingerprint, status.st_mtime_ns)
+    _set_ctime_ns(fingerprint, status.st_ctime_ns)
+    _set_inode(fingerprint, status.st_ino)
+    entry = _new(FileEntry)
+    _set_path(entry, path)
+    _set_kind(entry, kind)
+    _set_fingerprint(entry, fingerprint)
+    _set_target(entry, target)
+    _set_mode(entry, mode)
+    return entry
+
+
+# A scan makes an entry a path, so what an entry costs decides what a scan costs. Looking up a
+# member of an enum takes as long as half of the rest; a frozen dataclass's own `__init__` twice as
+# long as setting its slots, for it looks each of them up by name.
+_DIRECTORY, _SYMLINK, _SPECIAL = FileKind.DIRECTORY, FileKind.SYMLINK, FileKind.SPECIAL
+_TYPE_BITS = 0o170000
+_KINDS = {stat.S_IFREG: FileKind.FILE, stat.S_IFDIR: _DIRECTORY, stat.S_IFLNK: _SYMLINK}
+_OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_MOST_OPEN_FOLDERS = 64
+_new = object.__new__
+_set_path, _set_kind, _set_fingerprint, _set_target, _set_mode = (
+    vars(FileEntry)[field.name].__set__ for field in fields(FileEntry)
+)
+_set_size, _set_mtime_ns, _set_ctime_ns, _set_inode = (
+    vars(Fingerprint)[field.name].__set__ for field in fields(Fingerprint)
+)
