@@ -22,7 +22,14 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("check", CHECKS.values(), ids=list(CHECKS))
+# Compiling takes seconds.
+PARAMETERS = [
+    pytest.param(check, id=name, marks=[pytest.mark.slow] if name == "fullgraph" else [])
+    for name, check in CHECKS.items()
+]
+
+
+@pytest.mark.parametrize("check", PARAMETERS)
 @pytest.mark.parametrize("make", METHODS.values(), ids=list(METHODS))
 def test_contract(make: Callable[[], object], check: Callable[[Case], None]) -> None:
     check(Case(make=make))

@@ -24,7 +24,7 @@ from stretto.algorithms.pairing import (
 from stretto.algorithms.randomness import keyed_generator
 from stretto.algorithms.scratch import Scratch
 from stretto.algorithms.state import SupportsLoss, SupportsMixing
-from stretto.algorithms.targets import IGNORE_INDEX, TargetSwap, get_logits, interpolate_targets
+from stretto.algorithms.targets import IGNORE_INDEX, get_logits, interpolate_targets
 from stretto.algorithms.torch_shim import as_floats, as_ints, lerp_into, standard_gamma
 from stretto.core_events import Algorithm, Event
 
@@ -59,10 +59,13 @@ def draw_mixing(
     _check_alpha(alpha)
     if alpha == 0:
         return torch.zeros(count, dtype=torch.float64)
-    shape = torch.full((2, count), alpha, dtype=torch.float64)
-    one, two = standard_gamma(shape, generator or torch.default_generator)
-    # For a tiny alpha both may underflow: the limit is all of one and nothing of the other.
-    return (torch.minimum(one, two) / (one + two)).nan_to_num_(0.0)
+    generator = generator or torch.default_generator
+    # A gamma variable of a small parameter underflows; its logarithm, made from one of parameter
+    # alpha + 1 and a uniform one, does not.
+    shape = torch.full((2, count), 1 + alpha, dtype=torch.float64)
+    uniform = torch.rand(2, count, generator=generator, dtype=torch.float64)
+    logarithms = standard_gamma(shape, generator).log() + uniform.clamp_min_(1e-300).log() / alpha
+    return torch.sigmoid(-(logarithms[0] - logarithms[1]).abs())
 
 
 def mix_samples(
@@ -260,7 +263,6 @@ class MixUp(Algorithm[SupportsMixing]):
 
     def _forget(self) -> None:
         self._scratch = Scratch()
-        self._swap = TargetSwap()
         self._pairing: Pairing | None = None
         self._microbatch: PairedTargets | None = None
 
@@ -282,7 +284,7 @@ class MixUp(Algorithm[SupportsMixing]):
         elif event is Event.BEFORE_LOSS:
             self._mix_target(state)
         elif event is Event.AFTER_LOSS:
-            self._swap.restore(state, self.target_key)
+            state.batch_set_item(self.target_key, self._current().first)
         elif event is Event.BEFORE_BACKWARD:
             self._mix_loss(state)
         elif event is Event.AFTER_TRAIN_BATCH:
@@ -351,7 +353,7 @@ class MixUp(Algorithm[SupportsMixing]):
             class_dim=self.class_dim,
             ignore_index=self.ignore_index,
         )
-        self._swap.put(state, self.target_key, part.first, mixed)
+        state.batch_set_item(self.target_key, mixed)
 
     def _mix_loss(self, state: SupportsMixing) -> None:
         part = self._current()

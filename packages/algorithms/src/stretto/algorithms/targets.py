@@ -178,7 +178,7 @@ class TargetSwap:
     """Puts a stand-in for the target into the batch, for the loss, and the original back after it.
 
     The original goes back only if the stand-in is still there: whoever has put something else in
-    its place in the meantime keeps it. So several methods may do this in any order.
+    its place in the meantime keeps it.
     """
 
     def __init__(self) -> None:
