@@ -168,3 +168,4 @@ def _give_timeouts(driver: Any, timeouts: tuple[float, float]) -> None:
             self.session.mount(scheme, timed())
 
     driver.connection.conn_class = type("TimedConnection", (plain,), {"__init__": init})
+    driver.connection.connect()  # once more: the driver's own connection has none

@@ -31,6 +31,7 @@ from stretto.object_store.errors import (
     NotFoundError,
     ObjectStoreError,
     PreconditionFailedError,
+    TransientError,
 )
 from stretto.object_store.get_result import GetResult, check_range, clip_range
 from stretto.object_store.keys import validate_key
@@ -124,9 +125,9 @@ class LibcloudS3Store(LibcloudStore):
             size = parts.size
         return PutResult(etag=etag, version=etag, size=size, checksum=self._checksum(etag))
 
-    def _put_whole(self, key: str, data: bytes, headers: dict[str, str], mode: Mode) -> str | None:
+    def _put_whole(self, key: str, data: bytes, headers: dict[str, str], mode: Mode) -> str:
         answer = self._conditioned(mode, lambda: self.send("PUT", key, data=data, headers=headers))
-        return _etag(answer)
+        return self._etag(answer, key)
 
     def _conditions(self, mode: Mode) -> dict[str, str]:
         if mode is PutMode.OVERWRITE:
@@ -166,7 +167,7 @@ class LibcloudS3Store(LibcloudStore):
         if answer.status_code == _BEYOND_END:
             answer.close()
             return self._empty(key, byte_range)
-        sent, total = _sent_range(answer.headers)
+        sent, total = _sent_range(answer.headers, self._length(answer, key))
         meta = self._meta_of(key, answer.headers, total)
         wanted = clip_range(byte_range, total)
         chunks = self._body(answer, key, wanted[0] - sent[0], wanted[1] - sent[0])
@@ -200,7 +201,7 @@ class LibcloudS3Store(LibcloudStore):
         except NotFoundError:
             self._require_bucket()
             raise
-        return self._meta_of(key, answer.headers, int(answer.headers["content-length"]))
+        return self._meta_of(key, answer.headers, self._length(answer, key))
 
     def _require_bucket(self) -> None:
         """A bare 404 does not say what is missing; a listing does."""
@@ -307,6 +308,19 @@ class LibcloudS3Store(LibcloudStore):
             metadata=read_metadata(kept),
         )
 
+    def _length(self, answer: Any, key: str) -> int:
+        # Python's HTTP client takes a connection that ends within the headers for their end.
+        found = answer.headers.get("content-length")
+        if found is None:
+            raise TransientError("an answer without its length", store=self._uri, key=key)
+        return int(found)
+
+    def _etag(self, answer: Any, key: str) -> str:
+        found = str(answer.headers.get("etag", "")).strip('"')
+        if not found:
+            raise TransientError("an answer without an ETag", store=self._uri, key=key)
+        return found
+
     def _checksum(self, etag: str | None) -> Any:
         return etag_checksum(etag, trusted=self._recipe.etag_is_md5)
 
@@ -320,13 +334,8 @@ def _metadata_headers(metadata: Mapping[str, str]) -> dict[str, str]:
     return {_META + name: value for name, value in metadata.items()}
 
 
-def _etag(answer: Any) -> str | None:
-    return str(answer.headers.get("etag", "")).strip('"') or None
-
-
-def _sent_range(headers: Mapping[str, str]) -> tuple[ByteRange, int]:
+def _sent_range(headers: Mapping[str, str], length: int) -> tuple[ByteRange, int]:
     """Which bytes an answer holds, and how many there are in all."""
-    length = int(headers["content-length"])
     described = headers.get("content-range", "")
     if not described.startswith("bytes "):
         return (0, length), length

@@ -57,10 +57,15 @@ class PartsUpload:
 
     def _put_part(self, upload_id: str, number: int, data: bytes) -> tuple[int, str]:
         params = {"partNumber": str(number), "uploadId": upload_id}
-        answer = call_with_retry(
-            lambda: self._send("PUT", self._key, params=params, data=data), PART_POLICY
-        )
-        return number, str(answer.headers.get("etag", ""))
+
+        def send() -> str:
+            answer = self._send("PUT", self._key, params=params, data=data)
+            etag = str(answer.headers.get("etag", ""))
+            if not etag:
+                raise TransientError("an answer without an ETag", store=self._store, key=self._key)
+            return etag
+
+        return number, call_with_retry(send, PART_POLICY)
 
     def _complete(
         self, upload_id: str, done: list[tuple[int, str]], conditions: Mapping[str, str]

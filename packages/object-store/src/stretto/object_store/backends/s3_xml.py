@@ -8,6 +8,7 @@ from urllib.parse import unquote_plus
 from xml.etree import ElementTree
 
 from stretto.object_store.backends.s3_etag import etag_checksum
+from stretto.object_store.errors import TransientError
 from stretto.object_store.types import ObjectMeta
 
 
@@ -30,8 +31,14 @@ def parse_list_page(body: bytes, *, etag_is_md5: bool) -> ListPage:
     Args:
         body: The XML.
         etag_is_md5: See `S3Options`.
+
+    Raises:
+        TransientError: It is no listing, or is cut off.
     """
-    page = ElementTree.fromstring(body)
+    try:
+        page = ElementTree.fromstring(body)
+    except ElementTree.ParseError as error:
+        raise TransientError("a listing that is cut off") from error
     encoded = child_text(page, "EncodingType") == "url"
     objects = tuple(
         _meta(item, encoded=encoded, etag_is_md5=etag_is_md5)

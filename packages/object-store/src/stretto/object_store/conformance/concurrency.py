@@ -28,7 +28,7 @@ class ConcurrencyConformance:
     def test_create_refuses_a_taken_key(self, store: Store) -> None:
         """And leaves what is there."""
         if not store.capabilities.create:
-            with pytest.raises(ValueError, match="create|overwrite"):
+            with pytest.raises(ValueError, match=r"create|overwrite"):
                 store.put("key", b"x", mode=PutMode.CREATE)
             return
         store.put("key", b"first", mode=PutMode.CREATE)
@@ -62,7 +62,7 @@ class ConcurrencyConformance:
     def test_replace_needs_the_known_version(self, store: Store) -> None:
         """A stale version and a missing object are refused, and nothing changes."""
         if not store.capabilities.replace_if:
-            with pytest.raises(ValueError, match="version|overwrite"):
+            with pytest.raises(ValueError, match=r"version|overwrite"):
                 store.put("key", b"x", mode=ReplaceIf("any"))
             return
         first = store.put("key", b"first").version

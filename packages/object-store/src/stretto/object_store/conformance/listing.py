@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -57,7 +58,7 @@ class ListingConformance:
         """2,500 objects in more than one page; in order where order is promised."""
         expected = [f"many/{number:05d}" for number in range(MANY)]
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda key: store.put(key, b"x"), expected))
+            list(pool.map(store.put, expected, itertools.repeat(b"x")))
         found = [meta.key for meta in store.list("many")]
         assert sorted(found) == expected
         if store.capabilities.ordered:

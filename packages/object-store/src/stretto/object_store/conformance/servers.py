@@ -193,8 +193,10 @@ class Rclone(Server):
 
     def make_bucket(self, name: str) -> None:
         """See `Server.make_bucket`; asked for, since rclone remembers which folders there are."""
-        settings = {"endpoint": self.url, "access_key_id": ACCESS_KEY}
-        S3Requests(make_s3_options(name, secret_access_key=SECRET_KEY, **settings)).make_bucket()
+        options = make_s3_options(
+            name, endpoint=self.url, access_key_id=ACCESS_KEY, secret_access_key=SECRET_KEY
+        )
+        S3Requests(options).make_bucket()
 
 
 def free_port() -> int:
