@@ -6,11 +6,14 @@ can be told only by the clock that stamps the files.
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+_LONGEST_TICK_NS = 20_000_000
 
 
 def filesystem_now_ns(
@@ -26,7 +29,7 @@ def filesystem_now_ns(
         directory: A folder on the file system in question. Where it is not there, its nearest
             parent that is stands in; nothing is created on the way.
         system_now_ns: The clock to fall back to, in nanoseconds since the epoch. Default: the
-            kernel's coarse clock, which it stamps local files with.
+            machine's clock, less the tick by which the stamps of local files may lie behind it.
 
     Returns:
         Nanoseconds since the epoch.
@@ -37,7 +40,7 @@ def filesystem_now_ns(
             return stamp(folder)
         except OSError:
             continue
-    return (system_now_ns or _coarse_now_ns)()
+    return (system_now_ns or _cautious_now_ns)()
 
 
 def to_float_seconds(nanoseconds: int) -> float:
@@ -52,8 +55,6 @@ def to_float_seconds(nanoseconds: int) -> float:
     Returns:
         Seconds since the epoch.
     """
-    import math
-
     seconds = nanoseconds / 1_000_000_000
     while to_nanoseconds(seconds) > nanoseconds:
         seconds = math.nextafter(seconds, -math.inf)
@@ -105,6 +106,6 @@ def _stamp_and_close(descriptor: int) -> int:
         os.close(descriptor)
 
 
-def _coarse_now_ns() -> int:
-    coarse = getattr(time, "CLOCK_REALTIME_COARSE", None)
-    return time.time_ns() if coarse is None else time.clock_gettime_ns(coarse)
+def _cautious_now_ns() -> int:
+    # Kernels stamp files with a clock that they move on once a tick, so it runs behind.
+    return time.time_ns() - _LONGEST_TICK_NS
