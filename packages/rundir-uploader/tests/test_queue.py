@@ -139,6 +139,39 @@ def test_a_pointer_waits_for_a_newer_version_of_its_target() -> None:
     assert queue.take(0).entry.path == "latest"
 
 
+def test_a_pointer_gets_on_however_fast_newer_ones_come() -> None:
+    """The version that waits is not replaced for ever; the newest follows it."""
+    queue, _ = make()
+    queue.offer(task("ep1", 1))
+    queue.offer(task("latest", 1, 1), waits_for=["ep1"])
+    ep1 = queue.take(0)
+    for number in range(2, 6):
+        queue.offer(task(f"ep{number}", 1, number))
+        queue.offer(task("latest", number, number), waits_for=[f"ep{number}"])
+    queue.finish(ep1)
+    flying = [queue.take(0) for _ in range(5)]
+    assert task("latest", 1, 1) in flying
+    queue.finish(task("latest", 1, 1))
+    assert queue.unsettled(5, 0.0)
+    for one in flying:
+        if one.entry.path != "latest":
+            queue.finish(one)
+    assert queue.take(0) == task("latest", 5, 5)
+
+
+def test_a_newer_pointer_overtakes_one_whose_target_does_not_come() -> None:
+    queue, _ = make()
+    queue.offer(task("bad", 1))
+    queue.offer(task("good", 1))
+    queue.offer(task("latest", 1), waits_for=["bad"])
+    bad, good = queue.take(0), queue.take(0)
+    queue.retry(bad, delay=1000, reason="no", final=True)
+    queue.offer(task("latest", 2, 2), waits_for=["good"])
+    assert queue.take(0) is None
+    queue.finish(good)
+    assert queue.take(0) == task("latest", 2, 2)
+
+
 def test_what_waits_only_for_a_hopeless_target_is_not_waited_for() -> None:
     queue, clock = make()
     queue.offer(task("data", 1))

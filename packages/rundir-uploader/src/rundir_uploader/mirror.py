@@ -78,7 +78,6 @@ class Mirror:
             store,
             settings.prefix,
             journal,
-            settings.selection,
             progress=self._on_progress,
         )
         self._manifest = ManifestWriter(store, settings.prefix, journal)
@@ -298,12 +297,17 @@ class Mirror:
             self._rounds.end()
 
     def _transfer_loop(self) -> None:
-        while (task := self._queue.take()) is not None:
-            patient = not task.urgent and (
-                self._queue.age(task.entry.path) < self.settings.pacing.max_settle
-            )
-            outcome = self._transfer.run(task, patient=patient)
-            self._settle(task, outcome)
+        while self._transfer_next():
+            pass
+
+    def _transfer_next(self) -> bool:
+        """Carry out one task; in a function of its own, so that nothing of it is kept after."""
+        task = self._queue.take()
+        if task is None:
+            return False
+        rested = self._queue.age(task.entry.path) >= self.settings.pacing.max_settle
+        self._settle(task, self._transfer.run(task, patient=not task.urgent and not rested))
+        return True
 
     def _settle(self, task: Task, outcome: Outcome) -> None:
         path = task.entry.path

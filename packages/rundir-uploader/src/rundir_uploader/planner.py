@@ -13,6 +13,7 @@ from rundir_uploader.journal import Journal
 from rundir_uploader.keys import POINTER_SUFFIX, STATE_FOLDER, printable
 from rundir_uploader.pacing import Pacing
 from rundir_uploader.pointers import (
+    files_beside,
     follow_link,
     is_index,
     is_pointer_file,
@@ -62,7 +63,6 @@ class _Pass:
     pointers: list[tuple[FileEntry, list[str]]] = field(
         default_factory=list[tuple[FileEntry, list[str]]]
     )
-    indexed: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     stager: Stager | None = None
 
 
@@ -166,20 +166,14 @@ class Planner:
             this.report.files += 1
             this.report.size += entry.fingerprint.size
             if is_pointer_file(path):
-                self._remember_pointer(entry, folder, this)
+                named = [] if is_index(path) else pointer_file_targets(self._root, path)
+                this.pointers.append((entry, named))
             else:
                 self._plan_file(entry, this)
         elif entry.kind is FileKind.SYMLINK:
             self._plan_link(entry, this)
         else:
             self._record(entry, RecordKind.SPECIAL, this)
-
-    def _remember_pointer(self, entry: FileEntry, folder: str, this: _Pass) -> None:
-        if is_index(entry.path):
-            targets = this.indexed.setdefault(folder, [])
-        else:
-            targets = pointer_file_targets(self._root, entry.path)
-        this.pointers.append((entry, targets))
 
     def _plan_file(self, entry: FileEntry, this: _Pass) -> None:
         record = self._journal.records.get(entry.path)
@@ -245,37 +239,44 @@ class Planner:
             this.pointers.append((entry, [target.path]))
 
     def _plan_pointers(self, this: _Pass) -> None:
-        for path in this.seen if this.indexed else ():
-            folder = path.rpartition("/")[0]
-            if folder in this.indexed:
-                this.indexed[folder].append(path)
         pointers = {entry.path for entry, _ in this.pointers}
         for entry, listed in this.pointers:
             kind, targets = RecordKind.POINTER, listed
             if entry.kind is FileKind.FILE:
-                # No pointer waits for one that may wait for it.
                 kind = RecordKind.FILE
                 beside = is_index(entry.path)
+                if beside:
+                    targets = files_beside(self._root, entry.path, self._selection)
+                # No pointer waits for one that may wait for it.
                 targets = [
                     path
-                    for path in listed
+                    for path in targets
                     if path not in pointers or (is_index(path) and not beside)
                 ]
             record = self._journal.records.get(entry.path)
             if record is not None and self._is_current(record, entry, kind):
                 continue
-            self._send_held(targets, this)
-            self._queue.offer(
-                Task(entry, this.report.generation, urgent=this.urgent), waits_for=targets
-            )
+            self._send_first(targets, this)
+            target = targets[0] if kind is RecordKind.POINTER else None
+            task = Task(entry, this.report.generation, urgent=this.urgent, target=target)
+            self._queue.offer(task, waits_for=targets)
 
-    def _send_held(self, targets: Iterable[str], this: _Pass) -> None:
+    def _send_first(self, targets: Iterable[str], this: _Pass) -> None:
+        """Queue what a pointer points to, as it is now.
+
+        Whatever was there before the pointer is looked at after it, so nothing is overlooked that
+        appeared, or grew, since the scan came by.
+        """
         for path in targets:
-            if self.held.pop(path, None) is None:
-                continue
             entry = entry_at(self._root, path)
-            if entry is not None:
-                self._queue.offer(Task(entry, this.report.generation, urgent=True))
+            record = self._journal.records.get(path)
+            if entry is None or (
+                record is not None and self._is_current(record, entry, RecordKind.FILE)
+            ):
+                continue
+            held = self.held.pop(path, None) is not None
+            urgent = this.urgent or held
+            self._queue.offer(Task(entry, this.report.generation, urgent=urgent))
 
     def _record_empty_folders(self, this: _Pass) -> None:
         for path, entry in this.folders.items():

@@ -79,6 +79,24 @@ def is_pointer_file(path: str) -> bool:
     return path.endswith(POINTER_SUFFIX) or is_index(path)
 
 
+def files_beside(root: str, path: str, selection: Selection) -> list[str]:
+    """Return the relative paths of the mirrored files that lie beside an index.
+
+    Args:
+        root: The mirrored directory.
+        path: Relative path of the index.
+        selection: What is mirrored.
+    """
+    folder, slash, _ = path.rpartition("/")
+    try:
+        with os.scandir(f"{root}/{folder}") as items:
+            names = [item.name for item in items if item.is_file(follow_symlinks=False)]
+    except OSError:
+        return []
+    found = (f"{folder}{slash}{name}" for name in sorted(names))
+    return [name for name in found if name != path and selection.covers(name)]
+
+
 def pointer_file_targets(root: str, path: str) -> list[str]:
     """Return the relative paths that a ``*.symlink`` text file may mean.
 

@@ -9,50 +9,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from enum import Enum, auto
 
+from rundir_uploader.slot import Slot, SlotState
 from rundir_uploader.task import Pending, Task
 from stretto.run_directory import FileEntry
-
-
-class _State(Enum):
-    READY = auto()
-    DELAYED = auto()
-    WAITING = auto()
-    RUNNING = auto()
-
-
-class _Slot:
-    """All that is going on for one path."""
-
-    __slots__ = (
-        "again_since",
-        "attempts",
-        "due",
-        "failed_at",
-        "final",
-        "first_seen",
-        "reason",
-        "since",
-        "state",
-        "task",
-        "ticket",
-        "waits",
-    )
-
-    def __init__(self, task: Task, now: float) -> None:
-        self.task = task
-        self.state = _State.READY
-        self.since = task.generation
-        self.again_since: int | None = None
-        self.first_seen = now
-        self.due = 0.0
-        self.attempts = 0
-        self.reason = ""
-        self.final = False
-        self.failed_at = -1.0
-        self.ticket = 0
-        self.waits: set[str] = set()
 
 
 class UploadQueue:
@@ -64,7 +24,7 @@ class UploadQueue:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._slots: dict[str, _Slot] = {}
+        self._slots: dict[str, Slot] = {}
         self._ready: deque[tuple[str, int]] = deque()
         self._delayed: list[tuple[float, int, str]] = []
         self._dependents: dict[str, set[str]] = {}
@@ -99,20 +59,20 @@ class UploadQueue:
         with self._condition:
             slot = self._slots.get(path)
             if slot is None:
-                slot = self._slots[path] = _Slot(task, self._clock())
+                slot = self._slots[path] = Slot(task, self._clock())
                 self._wait_on(path, slot, waits_for)
                 self._arrange(path, slot, not_before)
                 return
-            same = slot.task.entry.fingerprint == task.entry.fingerprint
-            queued = slot.state is not _State.RUNNING or slot.again_since is not None
-            if queued and slot.task.urgent and not task.urgent:
+            newest = slot.newest
+            same = newest.entry.fingerprint == task.entry.fingerprint
+            if newest.urgent and not task.urgent and slot.state is not SlotState.RUNNING:
                 task = replace(task, urgent=True)  # somebody waits for this path still
+            if slot.state is SlotState.RUNNING or (slot.state is SlotState.WAITING and not same):
+                self._follow(path, slot, task, waits_for)
+                return
             slot.task = task
             self._wait_on(path, slot, waits_for)
-            if slot.state is _State.RUNNING:
-                if slot.again_since is None:
-                    slot.again_since = task.generation
-            elif task.urgent:
+            if task.urgent:
                 self._arrange(path, slot, 0.0)
             elif slot.reason or same:
                 self._arrange(path, slot, slot.due)
@@ -154,8 +114,7 @@ class UploadQueue:
             task: What `take` gave.
         """
         with self._condition:
-            slot = self._slots[task.entry.path]
-            return slot.task if slot.task is not task else None
+            return self._slots[task.entry.path].follower
 
     def finish(self, task: Task, *, dropping: Task | None = None) -> None:
         """Report that a task is done: stored, recorded, or its file is gone.
@@ -170,13 +129,9 @@ class UploadQueue:
         with self._condition:
             slot = self._slots[path]
             self._running -= 1
-            if slot.task is task or slot.task is dropping:
-                del self._slots[path]
-                self._wait_on(path, slot, ())
-                self._release(path)
+            if slot.follower is dropping or not slot.promote(owed=False):
+                self._remove(path)
             else:
-                slot.since = slot.task.generation if slot.again_since is None else slot.again_since
-                slot.again_since = None
                 slot.first_seen = self._clock()
                 slot.attempts = 0
                 slot.reason = ""
@@ -198,7 +153,7 @@ class UploadQueue:
         with self._condition:
             slot = self._slots[path]
             self._running -= 1
-            slot.again_since = None
+            slot.promote(owed=True)
             slot.attempts += 1
             slot.reason = reason
             slot.final = final
@@ -218,8 +173,7 @@ class UploadQueue:
         with self._condition:
             slot = self._slots[path]
             self._running -= 1
-            slot.again_since = None
-            if slot.task is task and entry is not None:
+            if not slot.promote(owed=True) and entry is not None:
                 slot.task = replace(task, entry=entry)
             hurry = slot.task.urgent and not task.urgent
             self._arrange(path, slot, self._clock() + (0.0 if hurry else delay))
@@ -235,11 +189,9 @@ class UploadQueue:
         """
         with self._condition:
             slot = self._slots.get(path)
-            if slot is None or slot.state is _State.RUNNING:
+            if slot is None or slot.state is SlotState.RUNNING:
                 return False
-            del self._slots[path]
-            self._wait_on(path, slot, ())
-            self._release(path)
+            self._remove(path)
             self._condition.notify_all()
             return True
 
@@ -316,52 +268,67 @@ class UploadQueue:
                 if generation is None or slot.since <= generation
             ]
 
-    def _reason(self, slot: _Slot) -> str:
+    def _reason(self, slot: Slot) -> str:
         if slot.reason:
             return slot.reason
-        if slot.state is _State.WAITING:
+        if slot.state is SlotState.WAITING:
             return f"waits for {', '.join(sorted(slot.waits)[:3])}"
         return "not sent yet"
 
-    def _is_settled(self, slot: _Slot, since: float) -> bool:
-        if slot.state is _State.WAITING:
-            return all(self._failed_for_good(target, since) for target in slot.waits)
-        return slot.state is not _State.RUNNING and slot.final and slot.failed_at >= since
+    def _is_settled(self, slot: Slot, since: float) -> bool:
+        if slot.state is not SlotState.WAITING:
+            return slot.failed_for_good(since)
+        targets = slot.waits | slot.follower_waits
+        return all(self._slots[target].failed_for_good(since) for target in targets)
 
-    def _failed_for_good(self, path: str, since: float) -> bool:
-        slot = self._slots[path]
-        return slot.state is not _State.RUNNING and slot.final and slot.failed_at >= since
-
-    def _wait_on(self, path: str, slot: _Slot, targets: Iterable[str]) -> None:
-        for target in slot.waits:
-            self._dependents.get(target, set()).discard(path)
-        slot.waits = {target for target in targets if target in self._slots and target != path}
-        for target in slot.waits:
+    def _present(self, path: str, targets: Iterable[str]) -> set[str]:
+        """Return which targets are in the queue, and note that a path waits for them."""
+        found = {target for target in targets if target in self._slots and target != path}
+        for target in found:
             self._dependents.setdefault(target, set()).add(path)
+        return found
 
-    def _release(self, path: str) -> None:
+    def _wait_on(self, path: str, slot: Slot, targets: Iterable[str]) -> None:
+        slot.waits = self._present(path, targets)
+
+    def _follow(self, path: str, slot: Slot, task: Task, targets: Iterable[str]) -> None:
+        """Let a version follow one that is in flight or waits; one that can go at once, goes."""
+        slot.follow(task, self._present(path, targets))
+        if slot.state is SlotState.WAITING and not slot.follower_waits:
+            slot.promote(owed=True)
+            self._arrange(path, slot, 0.0)
+
+    def _remove(self, path: str) -> None:
+        """Take a slot out, and let go what waited for it."""
+        del self._slots[path]
         for dependent in self._dependents.pop(path, ()):
-            slot = self._slots.get(dependent)
-            if slot is not None:
-                slot.waits.discard(path)
-                if not slot.waits and slot.state is _State.WAITING:
-                    self._arrange(dependent, slot, 0.0)
+            other = self._slots.get(dependent)
+            if other is None:
+                continue
+            other.waits.discard(path)
+            other.follower_waits.discard(path)
+            if other.state is not SlotState.WAITING:
+                continue
+            if other.waits and other.follower is not None and not other.follower_waits:
+                other.promote(owed=True)
+            if not other.waits:
+                self._arrange(dependent, other, 0.0)
 
-    def _arrange(self, path: str, slot: _Slot, not_before: float) -> None:
+    def _arrange(self, path: str, slot: Slot, not_before: float) -> None:
         """Put a slot where it belongs; an older ticket of it counts no more."""
-        if slot.state is _State.DELAYED and slot.due == not_before and not slot.waits:
+        if slot.state is SlotState.DELAYED and slot.due == not_before and not slot.waits:
             return
         slot.due = not_before
         if slot.waits:
-            slot.state = _State.WAITING
+            slot.state = SlotState.WAITING
         elif not_before > self._clock():
-            slot.state = _State.DELAYED
+            slot.state = SlotState.DELAYED
             slot.ticket = next(self._tickets)
             heapq.heappush(self._delayed, (not_before, slot.ticket, path))
             if self._idle_takers and self._delayed[0][1] == slot.ticket:
                 self._condition.notify_all()
-        elif slot.state is not _State.READY or slot.ticket == 0:
-            slot.state = _State.READY
+        elif slot.state is not SlotState.READY or slot.ticket == 0:
+            slot.state = SlotState.READY
             slot.ticket = next(self._tickets)
             self._ready.append((path, slot.ticket))
             if self._idle_takers:
@@ -372,16 +339,16 @@ class UploadQueue:
         while self._delayed and self._delayed[0][0] <= now:
             _, ticket, path = heapq.heappop(self._delayed)
             slot = self._slots.get(path)
-            if slot is not None and slot.ticket == ticket and slot.state is _State.DELAYED:
+            if slot is not None and slot.ticket == ticket and slot.state is SlotState.DELAYED:
                 return self._start(slot)
         while self._ready:
             path, ticket = self._ready.popleft()
             slot = self._slots.get(path)
-            if slot is not None and slot.ticket == ticket and slot.state is _State.READY:
+            if slot is not None and slot.ticket == ticket and slot.state is SlotState.READY:
                 return self._start(slot)
         return None
 
-    def _start(self, slot: _Slot) -> Task:
-        slot.state = _State.RUNNING
+    def _start(self, slot: Slot) -> Task:
+        slot.state = SlotState.RUNNING
         self._running += 1
         return slot.task

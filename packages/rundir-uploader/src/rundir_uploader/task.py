@@ -29,12 +29,14 @@ class Task:
         generation: Number of the scan that saw it.
         urgent: Whether somebody waits for it: no settling, no pacing.
         copy: The copy to read; None to read the file itself.
+        target: For a link: the relative path of the file that it led to.
     """
 
     entry: FileEntry
     generation: int
     urgent: bool = False
     copy: StagedCopy | None = None
+    target: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from enum import Enum, auto
 from rundir_uploader.journal import Journal
 from rundir_uploader.keys import object_key
 from rundir_uploader.planner import bare_record, is_gone
-from rundir_uploader.pointers import follow_link, is_pointer_file
+from rundir_uploader.pointers import is_pointer_file
 from rundir_uploader.reader import (
     ChangedWhileReadError,
     CheckedReader,
@@ -28,7 +28,6 @@ from rundir_uploader.reader import (
     settled_fingerprint,
 )
 from rundir_uploader.records import Record, RecordKind
-from rundir_uploader.selection import Selection
 from rundir_uploader.task import StagedCopy, Task
 from stretto.object_store import (
     BucketNotFoundError,
@@ -91,7 +90,6 @@ class Transfer:
         store: Where to.
         prefix: Before every key.
         journal: Where what is stored is recorded.
-        selection: What is mirrored.
         progress: Called with the number of bytes after each read of a large file.
         now: Seconds since the epoch.
     """
@@ -102,7 +100,6 @@ class Transfer:
         store: Store,
         prefix: str,
         journal: Journal,
-        selection: Selection,
         *,
         progress: Callable[[int], None] | None = None,
         now: Callable[[], float] = time.time,
@@ -111,7 +108,6 @@ class Transfer:
         self._store = store
         self._prefix = prefix
         self._journal = journal
-        self._selection = selection
         self._progress = progress
         self._now = now
 
@@ -144,7 +140,7 @@ class Transfer:
         if task.entry.kind is FileKind.FILE:
             return self._send_file(task.entry, patient=patient)
         if task.entry.kind is FileKind.SYMLINK:
-            return self._send_link(task.entry)
+            return self._send_link(task.entry, task.target)
         return self._record_only(task.entry)
 
     def _send_file(self, entry: FileEntry, *, patient: bool) -> Outcome:
@@ -212,13 +208,16 @@ class Transfer:
         self._stored(entry, reader.hexdigest(), edges)
         return Outcome(result=Result.SENT, sent=before.size)
 
-    def _send_link(self, entry: FileEntry) -> Outcome:
-        target = follow_link(self._root, entry.path, self._selection)
-        if target.path is None:
+    def _send_link(self, entry: FileEntry, target: str | None) -> Outcome:
+        """Store where a link led when it was scanned; where it leads now may not be stored."""
+        if target is None:
             if is_gone(self._root, entry.path):
                 return Outcome(result=Result.GONE)
             return self._record_only(entry)
-        body = object_key(self._prefix, target.path).encode()
+        goal = self._journal.records.get(target)
+        if goal is None or goal.kind is not RecordKind.FILE:
+            return Outcome(result=Result.OUTDATED)
+        body = object_key(self._prefix, target).encode()
         digest = hashlib.sha256(body).hexdigest()
         known = self._journal.records.get(entry.path)
         self._remove_other_object(known, RecordKind.POINTER)
