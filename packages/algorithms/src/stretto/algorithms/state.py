@@ -75,20 +75,18 @@ class SupportsTargets(SupportsBatch, Protocol):
 
 
 class SupportsMixing(SupportsModel, SupportsTargets, Protocol):
-    """What methods that mix several samples need."""
+    """What methods that mix several samples need.
+
+    Attributes:
+        loss: The loss of the current microbatch, as the model returned it; it may be replaced.
+    """
+
+    loss: Any
 
     @property
     def algorithms(self) -> Sequence[object]:
         """All algorithms of the run, so that a second loss term gets the same treatment."""
         ...
-
-    @property
-    def loss(self) -> Any:
-        """The loss of the current microbatch, as the model returned it."""
-        ...
-
-    @loss.setter
-    def loss(self, value: Any) -> None: ...
 
     @property
     def seed(self) -> int:
