@@ -184,8 +184,6 @@ def test_the_batch_in_an_event_is_the_whole_one_outside_and_the_microbatch_insid
     trainer, _ = make_trainer(callbacks=Sizes())
     trainer.fit()
     whole = ("after_dataloader", "batch_start", "before_train_batch", "after_train_batch")
-    assert {name: sizes[name] for name in whole} == dict.fromkeys(whole, {4})
-    assert {name: sizes[name] for name in MICROBATCH.split()} == dict.fromkeys(
-        MICROBATCH.split(), {2}
-    )
+    assert [sizes[name] for name in whole] == [{4}] * 4
+    assert [sizes[name] for name in MICROBATCH.split()] == [{2}] * 6
     assert sizes["batch_end"] == {4}

@@ -129,7 +129,7 @@ def token_gradients(batch, size, **arguments) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("lengths", [[11, 101], [5, 0, 17]])
 def test_token_weighting_makes_gradients_equal_for_sequences_of_unequal_length(lengths):
-    """M2: 11 and 101 tokens, microbatches of 1 and 2; a sequence without any token beside others."""
+    """M2: 11 and 101 tokens, microbatches of 1 and 2; and one without tokens beside others."""
     batch = token_batch(lengths, 101)
     model = TokenModel()
     model.loss(model(batch), batch).backward()

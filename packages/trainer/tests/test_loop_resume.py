@@ -1,4 +1,4 @@
-"""An interrupted run sees the same samples and ends with the same weights as an uninterrupted one."""
+"""An interrupted run sees the same samples and ends with the same weights as a straight one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splitting keeps the rows of a sample together; items are read and replaced; samplers are checked."""
+"""Splitting keeps a sample's rows together; items are read and replaced; samplers are checked."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def test_wrong_losses_are_errors():
 
     with (
         make_trainer(model=Wrong(nn.Linear(4, 3))) as trainer,
-        pytest.raises(ValueError, match="model.loss must return a tensor.*got str"),
+        pytest.raises(ValueError, match=r"model\.loss must return a tensor.*got str"),
     ):
         trainer.fit()
 

@@ -298,7 +298,7 @@ def test_decoupled_sgd_equals_the_textbook(momentum, dampening, decay, nesterov,
     ],
 )
 def test_decoupled_sgd_refuses_values_out_of_range(arguments):
-    with pytest.raises(ValueError, match="must not be negative|needs a momentum"):
+    with pytest.raises(ValueError, match=r"must not be negative|needs a momentum"):
         DecoupledSGDW([nn.Parameter(torch.zeros(1))], **arguments)
 
 

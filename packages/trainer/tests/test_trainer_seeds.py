@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -106,7 +105,7 @@ def test_document_003_section_9_names_of_checkpoints_and_of_the_pointer(parts):
 
     trainer.close()
     folder = Path("path/to/checkpoints")
-    assert sorted(os.listdir(folder)) == ["ep1", "ep2", "latest"]
+    assert sorted(path.name for path in folder.iterdir()) == ["ep1", "ep2", "latest"]
     assert (folder / "latest").resolve() == (folder / "ep2").resolve()
     assert [Path(path).name for path in trainer.saved_checkpoints] == ["ep1", "ep2"]
 

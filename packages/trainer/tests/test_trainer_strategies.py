@@ -6,7 +6,6 @@ The oracle is a plain torch loop over the global batches.
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 import torch
@@ -163,7 +162,7 @@ def test_every_strategy_fits_like_a_plain_loop(run_ranks, strategy, expected):
 
 @pytest.fixture(scope="module")
 def folders(_rank_server, tmp_path_factory):
-    """Under each strategy, checkpoints after 4 batches (an epoch) and after 6 (within one)."""
+    """Under each strategy, checkpoints after 4 batches (all of an epoch) and 6 (half of one)."""
     base = tmp_path_factory.mktemp("strategies")
     for name, (n, config) in STRATEGIES.items():
         jobs = [({"duration": "6ba"}, {"save_folder": str(base / name), "save_interval": "2ba"})]
@@ -172,13 +171,12 @@ def folders(_rank_server, tmp_path_factory):
     return base
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resumer", STRATEGIES)
 def test_a_run_goes_on_under_any_strategy(run_ranks, folders, resumer, expected):
     n, config = STRATEGIES[resumer]
-    names = ("ep1-ba4-rank0.pt", "ep0-ba2-rank0.pt", "latest-rank0.pt")
+    names = ("ep0-ba4-rank0.pt", "latest-rank0.pt")
     paths = [str(folders / saver / name) for saver, name in itertools.product(STRATEGIES, names)]
-    paths = [path for path in paths if Path(path).exists()]
-    assert len(paths) >= 6
     jobs = [({}, {"load_path": path}) for path in paths]
     for results in run_ranks(fit, n=n, config=config, jobs=jobs, timeout=120):
         for result in results:
@@ -204,6 +202,7 @@ def test_resuming_in_an_epoch_is_identical_to_not_stopping(run_ranks, tmp_path, 
         assert resumed["saved"] == ["ep2-ba8-rank0.pt", "ep3-ba12-rank0.pt"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_bf16_fits_under_every_strategy(run_ranks, strategy, expected):
     n, config = STRATEGIES[strategy]

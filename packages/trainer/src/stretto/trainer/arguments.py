@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -248,13 +247,4 @@ def _check_load_path(load_path: str | PathLike[str]) -> None:
         raise FileNotFoundError(
             f"there is no checkpoint at {text}: check load_path, or leave it out to start from "
             "the beginning"
-        )
-
-
-def warn_once_about_loggers(arguments: TrainerArguments) -> None:
-    """Say that a progress bar and a console log both write to the terminal."""
-    if arguments.progress_bar and arguments.log_to_console:
-        warnings.warn(
-            "progress_bar and log_to_console both write to the terminal: set one of them to False",
-            stacklevel=3,
         )

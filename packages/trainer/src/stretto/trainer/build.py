@@ -7,12 +7,13 @@ steps before it left open.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stretto.core_events import Engine, Event, Logger
+from stretto.core_events import Engine, Event, Logger, ensure_time
 from stretto.trainer import dist
 from stretto.trainer._loose import is_sequence
 from stretto.trainer.arguments import Checked, TrainerArguments, check
@@ -238,8 +239,21 @@ def make_engine(build: Build) -> None:
 
 
 def run_init(build: Build) -> None:
-    """Let algorithms change the model and callbacks set themselves up."""
+    """Let algorithms change the model and callbacks set themselves up; report the settings."""
     build.engine.run_event(Event.INIT)
+    topology = build.topology
+    enabled = {f"enabled_algorithms/{type(a).__name__}": True for a in build.state.algorithms}
+    build.logger.log_hyperparameters(
+        {
+            "rank_zero_seed": build.seed,
+            "num_nodes": topology.num_nodes,
+            "num_ranks": topology.world_size,
+            "node_name": platform.node(),
+            "strategy": build.strategy.name,
+            "precision": build.precision.precision.value,
+            **enabled,
+        }
+    )
 
 
 def wrap(build: Build) -> None:
@@ -341,5 +355,5 @@ def _automatic_loggers(build: Build) -> list[LoggerDestination[Any]]:
         progress_bar=a.progress_bar,
         log_to_console=a.log_to_console,
         console_stream=a.console_stream,
-        console_log_interval=a.console_log_interval,
+        console_log_interval=ensure_time(a.console_log_interval),
     )

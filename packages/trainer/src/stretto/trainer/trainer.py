@@ -10,7 +10,6 @@ from stretto.trainer.arguments import (
     check_evaluators,
     check_schedulers,
     check_train_dataloader,
-    warn_once_about_loggers,
 )
 from stretto.trainer.build import Build, add_metrics, check_data_for, limit_of, use_train_data
 from stretto.trainer.evaluator import check_subset
@@ -169,7 +168,6 @@ class Trainer:
         self._set_up(TrainerArguments(**given))
 
     def _set_up(self, arguments: TrainerArguments) -> None:
-        warn_once_about_loggers(arguments)
         build = Build(arguments).run()
         self.state, self.logger, self.engine = build.state, build.logger, build.engine
         self._saver = build.saver

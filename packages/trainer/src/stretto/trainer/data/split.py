@@ -29,14 +29,9 @@ def count_rows(batch: Any) -> int:
     Raises:
         ValueError: If the columns do not have the same number of rows, or nothing has rows.
     """
-    if is_sequence(batch):
-        first = batch[0] if batch else None
-        if isinstance(first, Tensor) and first.ndim:
-            rows = first.shape[0]
-            if all(isinstance(c, Tensor) and c.ndim and c.shape[0] == rows for c in batch):
-                return rows
-    elif isinstance(batch, Tensor) and batch.ndim:
-        return batch.shape[0]
+    rows = _count_tensors(batch)  # what nearly every batch is made of, without a search
+    if rows is not None:
+        return rows
     rows = _find_rows(batch)
     if rows is None:
         raise ValueError(f"cannot tell how many samples a {kind_of(batch)} holds: {REMEDY}")
@@ -83,6 +78,23 @@ def default_split_batch(batch: Any, microbatch_size: int) -> Sequence[Any]:
         raise ValueError(f"cannot split a {kind_of(batch)} into microbatches: {REMEDY}")
     starts = range(0, rows, microbatch_size)
     return [slice_rows(batch, rows, i, min(i + microbatch_size, rows)) for i in starts]
+
+
+def _count_tensors(batch: Any) -> int | None:
+    """Return the rows of a tensor, or of a tuple or list of tensors with equally many."""
+    if isinstance(batch, Tensor):
+        return batch.shape[0] if batch.ndim else None
+    if not isinstance(batch, tuple | list):
+        return None
+    rows: int | None = None
+    for column in cast("Sequence[Any]", batch):
+        if not isinstance(column, Tensor) or not column.ndim:
+            return None
+        if rows is None:
+            rows = column.shape[0]
+        elif column.shape[0] != rows:
+            return None
+    return rows
 
 
 def _is_container(value: Any) -> bool:

@@ -51,7 +51,6 @@ class BatchRunner:
         self._logger = logger
         self._microbatching = microbatching
         self._clock = clock
-        self._gradients = GradientPass(state, engine, microbatching)
         self._schedulers = tuple(state.schedulers) if step_schedulers else ()
         self._shared = state.topology.world_size > 1
         self._recount = self._shared and _changes_batches(state)
@@ -62,6 +61,9 @@ class BatchRunner:
         if self._shared:
             (logging_ranks,) = state.strategy.sum_counts([int(self._logs)])
             self._shares = LossShares(state.strategy, active=logging_ranks > 0)
+        self._gradients = GradientPass(
+            state, engine, microbatching, keep_losses=self._logs or self._shares is not None
+        )
 
     def run(self, fetched: Fetched) -> None:
         """Train on one batch."""

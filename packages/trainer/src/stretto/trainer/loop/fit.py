@@ -85,13 +85,16 @@ class FitLoop:
     def _run_epoch(self) -> bool:
         """Train on the batches of one epoch; return whether it came to its end."""
         state, run_event = self._state, self._run_event
+        fetch, train = self._feed.fetch, self._batches.run
         self._feed.begin_epoch()
         try:
-            while (fetched := self._feed.fetch()) is not None:
-                self._batches.run(fetched)
-                self._evaluate(Event.BATCH_END)
+            while (fetched := fetch()) is not None:
+                train(fetched)
+                if state.evaluators:
+                    self._evaluate(Event.BATCH_END)
                 run_event(Event.BATCH_CHECKPOINT)
-                self._end_iteration_by_tokens()
+                if state.iteration_length is not None:
+                    self._end_iteration_by_tokens()
                 if is_finished(state):
                     # The end of the run may be that of the epoch too.
                     return state.timestamp.batch_in_epoch_count == state.dataloader_len

@@ -30,18 +30,27 @@ class GradientPass:
         state: The run.
         engine: Hears the events of the microbatches.
         microbatching: Cuts and weighs batches.
+        keep_losses: Whether the losses are added up and returned.
     """
 
     def __init__(
-        self, state: State, engine: Engine[State], microbatching: FixedMicrobatching
+        self,
+        state: State,
+        engine: Engine[State],
+        microbatching: FixedMicrobatching,
+        *,
+        keep_losses: bool = True,
     ) -> None:
         prepared = state.model_state.prepared
         if prepared is None:
             raise RuntimeError("the model must be prepared by the strategy before it is trained")
-        self._state = state
         self._prepared = prepared
+        self._model, self._module = state.model, prepared.module
+        self._batch_state = state.batch_state
+        self._precision, self._strategy = state.precision, state.strategy
         self._run_event: Callable[[Event], Any] = engine.run_event
         self._microbatching = microbatching
+        self._keep_losses = keep_losses
         self._transform = microbatching.spec.microbatch_transforms
         self._create_graph = any(a.backwards_create_graph for a in state.algorithms)
         self._metrics = state.train_metrics
@@ -68,7 +77,8 @@ class GradientPass:
             start: Put back before the pass, to make it again.
 
         Returns:
-            This rank's part of the mean losses by name, detached, on the device.
+            This rank's part of the mean losses by name, detached, on the device; empty where
+            losses are not kept.
 
         Raises:
             ValueError: If the batches count for nothing, which has no mean.
@@ -79,7 +89,7 @@ class GradientPass:
         shares = self._weigh(batch, parts, weight)
         if self._sharded and not even:
             parts, shares = _fill_up(parts, shares)
-        batch_state = self._state.batch_state
+        batch_state, strategy = self._batch_state, self._strategy
         last = len(parts) - 1
         sums: dict[str, Tensor] = {}
         for optimizer in self._prepared.optimizers:
@@ -87,7 +97,7 @@ class GradientPass:
         try:
             for place, part in enumerate(parts):
                 batch_state.batch = part if self._transform is None else self._transform(part)
-                with self._state.strategy.microbatch_context(self._prepared, is_last=place == last):
+                with strategy.microbatch_context(self._prepared, is_last=place == last):
                     self._run_part(shares[place], sums, events)
         except BaseException:
             self.drop_gradients()
@@ -117,21 +127,20 @@ class GradientPass:
 
     def _run_part(self, share: float, sums: dict[str, Tensor], events: bool) -> None:
         run_event = self._run_event if events else _fire_nothing
-        state, batch_state = self._state, self._state.batch_state
-        precision = state.precision
+        batch_state, precision = self._batch_state, self._precision
         run_event(Event.BEFORE_FORWARD)
         with precision.forward_context():
-            batch_state.outputs = self._prepared.module(batch_state.batch)
+            batch_state.outputs = self._module(batch_state.batch)
         run_event(Event.AFTER_FORWARD)
         # A callback may free the outputs after the loss, so they are held only if needed.
         kept = batch_state.outputs if self._metrics and events else None
         run_event(Event.BEFORE_LOSS)
         with precision.forward_context():
-            batch_state.loss = state.model.loss(batch_state.outputs, batch_state.batch)
+            batch_state.loss = self._model.loss(batch_state.outputs, batch_state.batch)
         run_event(Event.AFTER_LOSS)
         run_event(Event.BEFORE_BACKWARD)
         losses = name_losses(batch_state.loss)
-        scale = share * state.strategy.gradient_multiplier
+        scale = share * self._strategy.gradient_multiplier
         total = losses[TOTAL]
         precision.backward(
             total if scale == 1.0 else total * scale, create_graph=self._create_graph
@@ -139,10 +148,11 @@ class GradientPass:
         run_event(Event.AFTER_BACKWARD)
         if self._metrics and events:
             self._update_metrics(kept)
-        _add_losses(sums, losses, share)
+        if self._keep_losses:
+            _add_losses(sums, losses, share)
 
     def _update_metrics(self, outputs: Any) -> None:
-        model, batch = self._state.model, self._state.batch_state.batch
+        model, batch = self._model, self._batch_state.batch
         with torch.no_grad():
             outputs = model.eval_forward(batch, outputs)
             for metric in self._metrics.values():

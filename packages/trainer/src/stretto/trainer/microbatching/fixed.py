@@ -6,6 +6,8 @@ import copy
 from collections.abc import MutableMapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from stretto.trainer.data.spec import DataSpec
 
 
@@ -70,4 +72,6 @@ class FixedMicrobatching:
 def _own_container(batch: Any) -> Any:
     """Copy a list or a dict, not what it holds, so that a microbatch may be changed."""
     owned: Any = batch
+    if isinstance(batch, tuple | Tensor):
+        return owned
     return copy.copy(owned) if isinstance(batch, list | MutableMapping) else owned
