@@ -156,11 +156,16 @@ def _serve() -> None:
     import torch
     import torch.distributed.fsdp
     import torch.distributed.tensor
+    import torchmetrics.classification
+
+    import stretto.trainer.parallel.fsdp
+    import stretto.trainer.trainer
 
     torch.set_num_threads(1)
     # The first optimizer imports a thousand modules of torch.
     torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
-    assert numpy.random
+    assert numpy.random, torchmetrics.classification
+    assert stretto.trainer.parallel.fsdp, stretto.trainer.trainer
     for line in sys.stdin:
         print(json.dumps(_run(json.loads(line))), flush=True)
 

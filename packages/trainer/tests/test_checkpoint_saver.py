@@ -96,6 +96,29 @@ def test_the_folder_is_settled_when_the_callback_is_made(tmp_path, monkeypatch):
     assert len(names(tmp_path / "out" / "saver")) == 3
 
 
+def test_a_working_directory_with_braces_is_just_a_name(tmp_path, monkeypatch):
+    (tmp_path / "{epoch}").mkdir()
+    monkeypatch.chdir(tmp_path / "{epoch}")
+    saver = CheckpointSaver("out")
+    fit(saver)
+    assert len(names(tmp_path / "{epoch}" / "out")) == 3
+
+
+def test_leftovers_are_cleared_where_files_go(tmp_path):
+    import socket
+    import subprocess
+    import sys
+
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (tmp_path / "ep0").mkdir()
+    left = [f".x.pt.{socket.gethostname()}-{dead.pid}.tmp", ".x.pt.elsewhere-1.tmp"]
+    for name in left:
+        (tmp_path / "ep0" / name).touch()
+    CheckpointSaver(tmp_path, "ep{epoch}/{batch}.pt").init(State(), LOGGER)
+    assert names(tmp_path / "ep0") == left[1:]
+
+
 def test_the_default_folder_is_in_the_run_directory(tmp_path, monkeypatch):
     for name in ("STRETTO_RUN_DIRECTORY", "COMPOSER_RUN_DIRECTORY"):
         monkeypatch.setenv(name, str(tmp_path / "run"))

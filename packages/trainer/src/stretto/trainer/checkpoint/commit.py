@@ -91,19 +91,25 @@ def move_pointer(pointer: Path, target: Path) -> None:
     _sync_folder(pointer.parent)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Delete the unfinished files that a process of this machine left behind when it died."""
+def remove_leftovers(folder: Path, depth: int = 1) -> None:
+    """Delete the unfinished files that a process of this machine left behind when it died.
+
+    Args:
+        folder: Where to look; it need not exist.
+        depth: How many levels of folders to look at.
+    """
     host = socket.gethostname()
-    for path in _temporaries(folder):
+    for path in _temporaries(folder, depth):
         origin = path.name.removesuffix(".tmp").rpartition(f".{host}-")[2]
         if origin.isdigit() and not _is_alive(int(origin)):
             _log.info("Removing %s, which process %s left unfinished", path, origin)
             path.unlink(missing_ok=True)
 
 
-def _temporaries(folder: Path) -> Iterator[Path]:
+def _temporaries(folder: Path, depth: int) -> Iterator[Path]:
     if folder.is_dir():
-        yield from folder.glob(".*.tmp")
+        for level in range(depth):
+            yield from folder.glob("*/" * level + ".*.tmp")
 
 
 def _is_alive(process: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import zipfile
 from collections.abc import Mapping
@@ -12,7 +13,11 @@ from typing import Any, cast
 from torch import Tensor
 
 from stretto.trainer import _torch
-from stretto.trainer.checkpoint.errors import TornCheckpointError, UnsafeCheckpointError
+from stretto.trainer.checkpoint.errors import (
+    CheckpointError,
+    TornCheckpointError,
+    UnsafeCheckpointError,
+)
 from stretto.trainer.checkpoint.plain import mapped
 from stretto.trainer.checkpoint.save import FORMAT_VERSION, raise_failures
 from stretto.trainer.checkpoint.send import broadcast_tree
@@ -71,7 +76,10 @@ def read_file(path: Path) -> dict[str, Any]:
     Raises:
         TornCheckpointError: It is cut off, or no checkpoint.
         UnsafeCheckpointError: It holds more than tensors and plain data.
+        CheckpointError: It may not be read.
     """
+    if not os.access(path, os.R_OK):
+        raise CheckpointError(f"{path} may not be read. Change its permissions.")
     if not zipfile.is_zipfile(path):
         size = path.stat().st_size
         raise TornCheckpointError(

@@ -67,8 +67,8 @@ class CheckpointSaver(Callback[RunState]):
                 f"'{{run_directory}}/checkpoints' and add RunDirectoryUploader(url): it ships "
                 f"checkpoints with the rest of the run directory."
             )
-        self._folder = Path.cwd() / check_template("save_folder", template, moving=False)
-        self._template = template
+        self._template = check_template("save_folder", template, moving=False)
+        self._working_directory = Path.cwd()
         self._filename = check_file_name("save_filename", filename)
         self._latest = latest_filename and check_file_name("save_latest_filename", latest_filename)
         self._is_due = create_interval_scheduler(save_interval)
@@ -113,10 +113,8 @@ class CheckpointSaver(Callback[RunState]):
 
     def folder(self, state: SavableState) -> Path:
         """Return the folder of this run."""
-        text = format_template(str(self._folder), run_name=state.run_name, topology=state.topology)
-        # An absolute path from a variable stands after the working directory.
-        own = format_template(self._template, run_name=state.run_name, topology=state.topology)
-        return Path(own) if Path(own).is_absolute() else Path(text)
+        text = format_template(self._template, run_name=state.run_name, topology=state.topology)
+        return self._working_directory / Path(text).expanduser()
 
     def _save_if_due(self, state: RunState, event: Event) -> None:
         if self._is_due(state, event):
@@ -135,7 +133,7 @@ class CheckpointSaver(Callback[RunState]):
                 f"overwrite: {found[0]}{more}. To go on with that run, give one as load_path; to "
                 f"replace its files, save_overwrite=True; else choose another save_folder."
             )
-        remove_leftovers(folder)
+        remove_leftovers(folder, depth=len(Path(self._filename).parts))
         return ""
 
     def _resumes_from(self, folder: Path) -> bool:

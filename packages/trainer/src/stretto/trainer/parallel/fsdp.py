@@ -85,6 +85,8 @@ class FSDPStrategy:
     ) -> Prepared:
         """Cut the model over the ranks and point its optimizers at the pieces."""
         refuse_unusable(model, optimizers)
+        if find_unused_parameters:
+            sharding.require_unused_support()
         blocks = blocks_to_shard(model, auto_wrap=self._options.auto_wrap)
         bindings = take_down(model, optimizers)
         sharding.shard_module(

@@ -103,18 +103,21 @@ def shard_module(
     fully_shard(model, mesh=mesh, mp_policy=policy, **root)
 
 
-def sum_gradients(model: nn.Module, *, find_unused: bool) -> None:
-    """Make reductions sums, and let ranks that did not use a parameter take part in its sum.
+def require_unused_support() -> None:
+    """Raise where parameters may not stay unused.
 
     Raises:
-        ValueError: ``find_unused``, and this torch cannot.
+        ValueError: This torch cannot.
     """
-    can_find = hasattr(FSDPModule, "set_reduce_scatter_unused_params")
-    if find_unused and not can_find:
+    if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
         raise ValueError(
             "An algorithm leaves parameters unused in some batches, which FSDP2 cannot handle in "
             f"torch {torch.__version__}. Use a newer torch, or DDP."
         )
+
+
+def sum_gradients(model: nn.Module, *, find_unused: bool) -> None:
+    """Make reductions sums, and let ranks that did not use a parameter take part in its sum."""
     for module in _sharded(model):
         if _SUMS:
             module.set_force_sum_reduction_for_comms(True)
