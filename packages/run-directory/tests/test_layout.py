@@ -17,6 +17,7 @@ from stretto.run_directory import (
     RunDirectoryError,
     RunDirectoryIsAFileError,
     RunDirectoryPermissionError,
+    create_node_run_directory,
     create_run_directory,
     get_node_run_directory,
     get_run_directory,
@@ -108,6 +109,12 @@ def test_creating_makes_the_nodes_and_the_ranks_folder_and_may_be_repeated(workp
     set_run_directory("a/b")
     assert create_run_directory() == create_run_directory() == str(workplace / "a/b/rank_1")
     assert (workplace / "a/b/rank_1").is_dir()
+
+
+def test_the_nodes_folder_can_be_made_without_a_ranks(workplace):
+    set_run_directory("here")
+    assert create_node_run_directory() == str(workplace / "here")
+    assert list((workplace / "here").iterdir()) == []
 
 
 @pytest.mark.parametrize("value", ["", "  ", "/", "//", "s3://bucket/run", "file:///tmp/x"])

@@ -23,6 +23,7 @@ from stretto.run_directory.errors import (
 from stretto.run_directory.fingerprint import Fingerprint
 from stretto.run_directory.layout import (
     RUN_DIRECTORY_VARIABLES,
+    create_node_run_directory,
     create_run_directory,
     get_node_run_directory,
     get_run_directory,
@@ -41,6 +42,7 @@ __all__ = [
     "RunDirectoryError",
     "RunDirectoryIsAFileError",
     "RunDirectoryPermissionError",
+    "create_node_run_directory",
     "create_run_directory",
     "find_latest_run",
     "get_modified_files",

@@ -95,6 +95,20 @@ def set_run_directory(path: str | os.PathLike[str] | None = None) -> str:
             _settling.release()
 
 
+def create_node_run_directory() -> str:
+    """Create the run directory of the node, which its ranks share.
+
+    Returns:
+        Its absolute path.
+
+    Raises:
+        RunDirectoryIsAFileError: A file stands where a folder must be.
+        RunDirectoryPermissionError: It may not be created, or not written to.
+        RunDirectoryError: The disk refused it for another reason.
+    """
+    return _create(get_node_run_directory())
+
+
 def create_run_directory() -> str:
     """Create the run directory of the node and, in it, that of this rank.
 
@@ -102,12 +116,13 @@ def create_run_directory() -> str:
         The absolute path of this rank's folder.
 
     Raises:
-        RunDirectoryIsAFileError: A file stands where a folder must be.
-        RunDirectoryPermissionError: It may not be created, or not written to.
-        RunDirectoryError: The disk refused it for another reason.
+        RunDirectoryError: As :func:`create_node_run_directory`.
     """
-    node = get_node_run_directory()
-    directory = get_run_directory()
+    _create(get_node_run_directory())
+    return _create(get_run_directory())
+
+
+def _create(directory: str) -> str:
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
@@ -115,18 +130,19 @@ def create_run_directory() -> str:
         raise
     except PermissionError as error:
         raise RunDirectoryPermissionError(
-            error.errno, f"The run directory {node!r} cannot be created: permission denied. {_HINT}"
+            error.errno,
+            f"The run directory {directory!r} cannot be created: permission denied. {_HINT}",
         ) from error
     except OSError as error:
         raise RunDirectoryError(
-            error.errno, f"The run directory {node!r} cannot be created: {error.strerror}. {_HINT}"
+            error.errno,
+            f"The run directory {directory!r} cannot be created: {error.strerror}. {_HINT}",
         ) from error
-    for folder in (node, directory):
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise RunDirectoryPermissionError(
-                f"The run directory {folder!r} is there but cannot be written to: it is read-only, "
-                f"or belongs to somebody else. {_HINT}"
-            )
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise RunDirectoryPermissionError(
+            f"The run directory {directory!r} is there but cannot be written to: it is read-only, "
+            f"or belongs to somebody else. {_HINT}"
+        )
     return directory
 
 

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from stretto.trainer.launcher.options import LaunchOptions, settle_ranks
+from stretto.trainer.launcher.options import LaunchOptions, first_number, settle_ranks
 
 _SETTINGS = {
     "ignore_unknown_options": True,
@@ -95,7 +95,6 @@ def stretto(
             node_rank=node_rank,
             count_devices=_count_devices() if nproc is None else 0,
         )
-        port = os.environ.get("MASTER_PORT")
         several = world_size > nproc
         options = LaunchOptions(
             command=_command(training_script, training_script_args, module_mode, command_mode),
@@ -103,13 +102,15 @@ def stretto(
             world_size=world_size,
             node_rank=node_rank,
             master_addr=master_addr or (os.environ.get("MASTER_ADDR") if several else None),
-            master_port=master_port or (int(port) if port and several else None),
+            master_port=first_number(master_port, os.environ if several else {}, "MASTER_PORT"),
             run_directory=run_directory,
             stdout=stdout,
             stderr=stderr,
             verbose=verbose,
         )
         code = _launch(options)
+    except ConnectionError as error:
+        raise click.ClickException(str(error)) from None
     except (ValueError, OSError) as error:
         raise click.UsageError(str(error)) from None
     sys.exit(code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import signal
@@ -13,16 +14,20 @@ import uuid
 from pathlib import Path
 
 import click
+from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from stretto.run_directory import create_run_directory, set_run_directory
+from stretto.run_directory import create_node_run_directory, set_run_directory
 from stretto.trainer.launcher import rank_start
+from stretto.trainer.launcher.deaths import DeathWatch
 from stretto.trainer.launcher.logs import RankLogs, last_lines
 from stretto.trainer.launcher.options import LaunchOptions, default_threads
 
 _GRACE_SECONDS = 30.0
+_SET_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux's prctl
 
 
 def launch(options: LaunchOptions) -> int:
@@ -40,8 +45,10 @@ def launch(options: LaunchOptions) -> int:
         ended it (or this process).
     """
     if not options.verbose:
+        # "Sending process … closing signal" and the like; what matters is said by _report.
         logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     os.environ.update(default_threads(os.environ, options.nproc))
+    _adopt_orphans()
     logs = RankLogs(
         _settle_logs(options),
         stdout=options.stdout,
@@ -51,10 +58,19 @@ def launch(options: LaunchOptions) -> int:
     with tempfile.TemporaryDirectory(prefix="stretto-launch-") as folder:
         starter = ["-S", "-E", rank_start.__file__, str(os.getpid()), folder]
         run = elastic_launch(_configure(options, logs), sys.executable)
+        deaths = DeathWatch(Path(folder), options.nproc)
         try:
-            run(*starter, *options.command)
+            with deaths:
+                # torch takes arguments for templates, in which $$ is a dollar sign.
+                run(*starter, *(argument.replace("$", "$$") for argument in options.command))
         except ChildFailedError as error:
-            return _report(error, logs)
+            return _report(error, logs, deaths)
+        except (RendezvousError, DistError) as error:
+            raise ConnectionError(
+                f"the nodes did not find each other at {options.master_addr or 'localhost'}, port "
+                f"{options.master_port or 'any'}: {error}. Check --master_addr and --master_port, "
+                "and that node 0 runs."
+            ) from error
         except SignalException as error:
             return 128 + int(error.sigval)
         except KeyboardInterrupt:
@@ -75,7 +91,7 @@ def _settle_logs(options: LaunchOptions) -> Path:
         click.echo(f"logs of the ranks on this node: {folder}", err=True)
         return Path(folder)
     directory = set_run_directory(options.run_directory)
-    create_run_directory()
+    create_node_run_directory()
     return Path(directory) / "logs"
 
 
@@ -103,9 +119,12 @@ def _configure(options: LaunchOptions, logs: RankLogs) -> LaunchConfig:
     return config
 
 
-def _report(error: ChildFailedError, logs: RankLogs) -> int:
+def _report(error: ChildFailedError, logs: RankLogs, deaths: DeathWatch) -> int:
     """Say which rank failed first and return its exit code."""
-    rank, failure = error.get_first_failure()
+    rank = deaths.first({rank: failure.pid for rank, failure in error.failures.items()})
+    if rank is None:
+        rank, _ = error.get_first_failure()
+    failure = error.failures[rank]
     code = 128 - failure.exitcode if failure.exitcode < 0 else failure.exitcode
     how = f"exit code {code}"
     if failure.exitcode < 0:
@@ -119,13 +138,26 @@ def _report(error: ChildFailedError, logs: RankLogs) -> int:
     return code
 
 
+def _adopt_orphans() -> None:
+    """Become the parent of what dead ranks leave behind.
+
+    Nobody else may collect it where process 1 is a program that does not (in containers), and a
+    process that is dead and not collected still counts as a member of its group.
+    """
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
 def _end_groups(folder: Path) -> None:
-    """End the process groups of ranks, of which only what the ranks left behind is alive."""
+    """End the process groups of ranks, of which only what the ranks left behind is alive.
+
+    torch ends the groups of ranks that it stops, and not those of ranks that ended by themselves.
+    """
     groups = {int(path.name) for path in folder.iterdir()}
     deadline = time.monotonic() + _GRACE_SECONDS
     groups = {group for group in groups if _signal_group(group, signal.SIGTERM)}
     while groups and time.monotonic() < deadline:
-        time.sleep(0.05)
+        time.sleep(0.02)
         groups = {group for group in groups if _signal_group(group, None)}
     for group in groups:
         _signal_group(group, signal.SIGKILL)
@@ -133,6 +165,9 @@ def _end_groups(folder: Path) -> None:
 
 def _signal_group(group: int, number: signal.Signals | None) -> bool:
     """Send a signal (None: nothing) to a process group; return whether it has members."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number or 0)
         return True

@@ -69,7 +69,12 @@ class LaunchOptions:
                 "every node"
             )
         for name, template in (("--stdout", self.stdout), ("--stderr", self.stderr)):
-            _check_log_template(name, template)
+            _check_log_template(name, template, self.nproc)
+        if self.stdout is not None and self.stdout == self.stderr:
+            raise ValueError(
+                f"--stdout and --stderr are both {self.stdout!r}, and would overwrite each other. "
+                "Give each a file of its own."
+            )
 
 
 def settle_ranks(
@@ -96,10 +101,16 @@ def settle_ranks(
     Raises:
         ValueError: A variable is no number, or base rank and node rank contradict each other.
     """
-    nproc = _first(nproc, environment, "LOCAL_WORLD_SIZE") or max(1, count_devices)
-    world_size = _first(world_size, environment, "WORLD_SIZE") or nproc
-    base_rank = _first(base_rank, environment, "BASE_RANK")
-    node_rank = _first(node_rank, environment, "NODE_RANK")
+    nproc = first_number(nproc, environment, "LOCAL_WORLD_SIZE")
+    if nproc is None:
+        nproc = max(1, count_devices)
+    if nproc < 1:
+        raise ValueError(f"--nproc is {nproc}. Give the number of ranks, 1 or more.")
+    world_size = first_number(world_size, environment, "WORLD_SIZE")
+    if world_size is None:
+        world_size = nproc
+    base_rank = first_number(base_rank, environment, "BASE_RANK")
+    node_rank = first_number(node_rank, environment, "NODE_RANK")
     if node_rank is None:
         if base_rank is None and world_size > nproc:
             raise ValueError(
@@ -115,7 +126,17 @@ def settle_ranks(
     return nproc, world_size, node_rank
 
 
-def _first(value: int | None, environment: Mapping[str, str], name: str) -> int | None:
+def first_number(value: int | None, environment: Mapping[str, str], name: str) -> int | None:
+    """Return a value, else that of an environment variable; None where neither is there.
+
+    Args:
+        value: What was given on the command line.
+        environment: Where to look else.
+        name: The variable.
+
+    Raises:
+        ValueError: The variable is no number.
+    """
     if value is not None:
         return value
     text = environment.get(name, "")
@@ -124,17 +145,27 @@ def _first(value: int | None, environment: Mapping[str, str], name: str) -> int 
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"{name} is {text!r}, which is no number.") from None
+        raise ValueError(f"{name} is {text!r}, which is no number. Correct or unset it.") from None
 
 
-def _check_log_template(name: str, template: str | None) -> None:
+def _check_log_template(name: str, template: str | None, nproc: int) -> None:
     if template is None:
         return
     try:
-        template.format_map(dict.fromkeys(LOG_VARIABLES, 0))
+        paths = {
+            template.format_map(
+                dict.fromkeys(LOG_VARIABLES, 0) | {"rank": rank, "local_rank": rank}
+            )
+            for rank in range(nproc)
+        }
     except (KeyError, IndexError, ValueError):
         known = ", ".join(f"{{{variable}}}" for variable in LOG_VARIABLES)
         raise ValueError(f"{name} is {template!r}. The variables it knows are {known}.") from None
+    if len(paths) < nproc:
+        raise ValueError(
+            f"{name} is {template!r}, one file for {nproc} ranks, which would overwrite each "
+            "other. Put {rank} or {local_rank} into it."
+        )
 
 
 def default_threads(environment: Mapping[str, str], nproc: int) -> Mapping[str, str]:
