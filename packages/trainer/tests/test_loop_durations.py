@@ -8,6 +8,7 @@ import time
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from stretto.core_events import Callback, LoggerDestination, Time
@@ -230,6 +231,44 @@ def test_losses_wait_for_the_flush_instead_of_stopping_every_step(monkeypatch):
     trainer.close()
     assert calls == [10, 10, 5]
     assert len([m for _, m in keep.entries if "loss/train/total" in m]) == 25
+
+
+class NoReads(TorchDispatchMode):
+    """Refuses to read a tensor's value on the host, which would stop a device."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default):
+            raise AssertionError(f"{func} reads a value in the middle of a step")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("size", [None, 2])
+def test_no_value_is_read_between_the_start_and_the_end_of_a_step(monkeypatch, size):
+    """Decision 4, with losses logged and training metrics kept."""
+    from stretto.trainer.loop import batch as batch_module
+
+    monkeypatch.setattr(batch_module, "FLUSH_SECONDS", 1e9)
+    keep, mode, steps = Keep(), NoReads(), []
+
+    class Guard(Callback):
+        def after_dataloader(self, state, logger):
+            mode.__enter__()
+
+        def batch_end(self, state, logger):
+            mode.__exit__(None, None, None)
+            steps.append(state.timestamp.batch_count)
+
+    with make_trainer(
+        model=ComposerClassifier(nn.Linear(4, 3), num_classes=3),
+        max_duration="1ep",
+        device_train_microbatch_size=size,
+        loggers=keep,
+        callbacks=Guard(),
+    ) as trainer:
+        trainer.fit()
+    assert steps == [1, 2, 3]
+    with pytest.raises(AssertionError, match="reads a value"), NoReads():
+        torch.ones(()).item()
 
 
 def test_a_slow_run_is_flushed_by_time(monkeypatch):

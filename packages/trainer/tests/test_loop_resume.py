@@ -190,7 +190,11 @@ class Stream(IterableDataset):
         yield from (data[i] for i in range(SAMPLES))
 
 
-def test_a_stream_is_fetched_again_up_to_where_it_was(tmp_path):
+def test_a_stream_is_fetched_again_up_to_where_it_was(tmp_path, monkeypatch, caplog):
+    """K14: where batches must be fetched again, it is said how far that is."""
+    from stretto.trainer.data import resume
+
+    monkeypatch.setattr(resume, "PROGRESS_SECONDS", -1.0)
     loader = DataLoader(Stream(), batch_size=BATCH_SIZE)
     first, seen, _ = make_trainer(tmp_path / "cut", loader=loader, train_subset_num_batches=5)
     first.fit(duration="3ba")
@@ -205,6 +209,7 @@ def test_a_stream_is_fetched_again_up_to_where_it_was(tmp_path):
     second.close()
     read = [index for batch in seen.samples + rest.samples for index in batch]
     assert read == list(range(5 * BATCH_SIZE))
+    assert "Fetched 3 of the 3 batches" in caplog.text
 
 
 class Stateful:
