@@ -67,31 +67,40 @@ def apply_blurpool(
     _check(filter_size, padding_mode)
     policies: list[Policy] = []
     if replace_convs:
-        policies.append(
-            Policy(
-                name=_CONVS,
-                applies=lambda module: _is_eligible_conv(module, min_channels),
-                build=lambda module: BlurConv2d.like(
-                    _as(nn.Conv2d, module),
-                    blur_first=blur_first,
-                    filter_size=filter_size,
-                    edge_mode=padding_mode,
-                ),
-                already=lambda module: isinstance(module, BlurConv2d),
-            )
-        )
+        policies.append(_for_convs(blur_first, min_channels, filter_size, padding_mode))
     if replace_maxpools:
-        policies.append(
-            Policy(
-                name=_POOLS,
-                applies=_is_eligible_pool,
-                build=lambda module: BlurMaxPool2d.like(
-                    _as(nn.MaxPool2d, module), filter_size=filter_size, edge_mode=padding_mode
-                ),
-                already=lambda module: isinstance(module, BlurMaxPool2d),
-            )
-        )
+        policies.append(_for_pools(filter_size, padding_mode))
     return replace_modules(model, policies, optimizers=optimizers)
+
+
+def _for_convs(
+    blur_first: bool, min_channels: int, filter_size: int, padding_mode: EdgeMode
+) -> Policy:
+    def build(module: nn.Module) -> nn.Module:
+        conv = _as(nn.Conv2d, module)
+        return BlurConv2d.like(
+            conv, blur_first=blur_first, filter_size=filter_size, edge_mode=padding_mode
+        )
+
+    return Policy(
+        name=_CONVS,
+        applies=lambda module: _is_eligible_conv(module, min_channels),
+        build=build,
+        already=lambda module: isinstance(module, BlurConv2d),
+    )
+
+
+def _for_pools(filter_size: int, padding_mode: EdgeMode) -> Policy:
+    def build(module: nn.Module) -> nn.Module:
+        pool = _as(nn.MaxPool2d, module)
+        return BlurMaxPool2d.like(pool, filter_size=filter_size, edge_mode=padding_mode)
+
+    return Policy(
+        name=_POOLS,
+        applies=_is_eligible_pool,
+        build=build,
+        already=lambda module: isinstance(module, BlurMaxPool2d),
+    )
 
 
 class BlurPool(Algorithm[SupportsSurgery]):
