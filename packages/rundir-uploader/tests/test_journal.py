@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import subprocess
@@ -44,6 +45,7 @@ def record(path: str, size: int = 1) -> Record:
 @given(records)
 def test_a_record_survives_its_own_form(one: Record) -> None:
     assert Record.from_row(one.to_row()) == one
+    assert json.loads(one.to_json("r")) == ["r", *one.to_row()]
 
 
 @settings(deadline=None, max_examples=60)
@@ -84,7 +86,6 @@ def test_torn_at_any_byte_it_is_read_to_its_last_whole_record(
 
 def expected_records(data: bytes) -> dict[str, Record]:
     """Replay by hand, line by line, as far as lines are whole."""
-    import json
     import zlib
 
     found: dict[str, Record] = {}

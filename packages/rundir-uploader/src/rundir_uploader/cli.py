@@ -76,12 +76,12 @@ def sync_command(
 
     What is there already is not sent again. The object for DIRECTORY/x is URL/x.
     """
-    from rundir_uploader.progress import sync_progress
+    from rundir_uploader.progress import progress_bar
     from rundir_uploader.sync import sync
 
     def work() -> SyncReport:
         plan = _plan(directory, url, recheck=recheck, **what)
-        with sync_progress(quiet=as_json) as progress:
+        with progress_bar(quiet=as_json) as progress:
             return sync(plan, _tell, timeout=timeout, progress=progress)
 
     report = _guarded(work)
@@ -103,14 +103,14 @@ def verify_command(
     Sizes, and the digests that the store vouches for, are compared; each object that differs or is
     missing is named.
     """
-    from rundir_uploader.progress import verify_progress
+    from rundir_uploader.progress import progress_bar
     from rundir_uploader.verify import verify
 
     def work() -> VerifyReport:
         plan = _plan(directory, url, recheck=False, **what)
         store = plan.destination.open()
         try:
-            with verify_progress(quiet=as_json) as progress:
+            with progress_bar(quiet=as_json) as progress:
                 return verify(
                     plan.mirror,
                     store,

@@ -37,13 +37,13 @@ def journal_name(destination: str) -> str:
     return f"journal-{hashlib.sha256(destination.encode()).hexdigest()[:12]}.log"
 
 
-def encode_line(row: list[Any]) -> bytes:
+def encode_line(said: str) -> bytes:
     """Return one line of the journal.
 
     Args:
-        row: What it says.
+        said: What it says: a JSON list in ASCII.
     """
-    body = _encode(row).encode("ascii")
+    body = said.encode("ascii")
     return b"%08x %b\n" % (zlib.crc32(body), body)
 
 
@@ -137,7 +137,7 @@ class Journal:
         with self._lock:
             self.records[record.path] = record
             self.unmarked.add(record.path)
-            self._append(["r", *record.to_row()])
+            self._append(record.to_json("r"))
 
     def forget(self, path: str) -> None:
         """Take back that a path is stored.
@@ -148,7 +148,7 @@ class Journal:
         with self._lock:
             if self.records.pop(path, None) is not None:
                 self.unmarked.add(path)
-                self._append(["x", path])
+                self._append(_encode(["x", path]))
 
     def take_unmarked(self) -> set[str]:
         """Return the paths that no manifest in the store knows yet, and start a new set."""
@@ -176,10 +176,10 @@ class Journal:
         """
         with self._lock:
             self.mark = sequence
-            self._append(["m", sequence])
+            self._append(_encode(["m", sequence]))
             for path in self.unmarked:
                 record = self.records.get(path)
-                self._append(["r", *record.to_row()] if record else ["x", path])
+                self._append(record.to_json("r") if record else _encode(["x", path]))
 
     def forget_all(self) -> None:
         """Take back everything: the store does not hold what this journal says."""
@@ -258,10 +258,10 @@ class Journal:
             return False
         return True
 
-    def _append(self, row: list[Any]) -> None:
+    def _append(self, said: str) -> None:
         if self.trouble is not None or self._descriptor < 0:
             return
-        line = encode_line(row)
+        line = encode_line(said)
         try:
             written = os.write(self._descriptor, line)
             if written != len(line):
@@ -279,7 +279,7 @@ class Journal:
     def _rewrite(self) -> None:
         """Write everything that is known into a new file that takes the old one's place."""
         temporary = self.path.with_suffix(".new")
-        header = encode_line([FORMAT, VERSION, self.writer, self.destination])
+        header = encode_line(_encode([FORMAT, VERSION, self.writer, self.destination]))
         try:
             descriptor = os.open(
                 temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
@@ -311,12 +311,12 @@ class Journal:
     def _all_lines(self) -> Iterator[bytes]:
         for path, record in self.records.items():
             if path not in self.unmarked:
-                yield encode_line(["r", *record.to_row()])
+                yield encode_line(record.to_json("r"))
         if self.mark:
-            yield encode_line(["m", self.mark])
+            yield encode_line(_encode(["m", self.mark]))
         for path in self.unmarked:
             record = self.records.get(path)
-            yield encode_line(["r", *record.to_row()] if record else ["x", path])
+            yield encode_line(record.to_json("r") if record else _encode(["x", path]))
 
 
 def _sync_folder(folder: Path) -> None:

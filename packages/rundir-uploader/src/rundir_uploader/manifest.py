@@ -85,13 +85,13 @@ class ManifestHead:
             raise CorruptedError(f"{where} cannot be read: {error}") from error
 
 
-def encode_rows(rows: Iterable[list[Any]]) -> bytes:
+def encode_rows(rows: Iterable[str]) -> bytes:
     """Return the content of a snapshot or delta.
 
     Args:
-        rows: Each ``["r", *record]`` or ``["x", path]``.
+        rows: Each a JSON list, ``["r", *record]`` or ``["x", path]``.
     """
-    text = "".join(_encode(row) + "\n" for row in rows)
+    text = "".join(f"{row}\n" for row in rows)
     return gzip.compress(text.encode("ascii"), compresslevel=3, mtime=0)
 
 
@@ -331,7 +331,7 @@ class ManifestWriter:
         many = changed is None or len(changed) > max(_SMALL, self._snapshot_rows // 2)
         if snapshot is None or (many and (changed is not None or len(deltas) >= MAX_DELTAS)):
             snapshot, deltas = f"snapshot-{sequence}.jsonl.gz", ()
-            self._put(snapshot, [["r", *record.to_row()] for record in records.values()])
+            self._put(snapshot, [record.to_json("r") for record in records.values()])
             self._since_snapshot, self._snapshot_rows = set(), len(records)
         elif paths:
             name = f"delta-{sequence}.jsonl.gz"
@@ -357,7 +357,7 @@ class ManifestWriter:
         self.sent += len(data)
         return new
 
-    def _put(self, name: str, rows: list[list[Any]]) -> None:
+    def _put(self, name: str, rows: list[str]) -> None:
         data = encode_rows(rows)
         self._store.put(f"{_folder(self._prefix, self._journal.writer)}/{name}", data)
         self.sent += len(data)
@@ -373,8 +373,8 @@ class ManifestWriter:
                 return
 
 
-def _rows(paths: Iterable[str], records: Mapping[str, Record]) -> list[list[Any]]:
+def _rows(paths: Iterable[str], records: Mapping[str, Record]) -> list[str]:
     return [
-        ["r", *record.to_row()] if (record := records.get(path)) else ["x", path]
+        record.to_json("r") if (record := records.get(path)) else _encode(["x", path])
         for path in sorted(paths)
     ]

@@ -32,7 +32,7 @@ Missing = list[tuple[str, str]]
 
 _HOUSEKEEPING = 1.0
 _MANIFEST_EVERY = 10.0
-_POLL = 0.2
+_POLL = 0.05
 _BUSY_TRIES = 8
 _MAX_BACKOFF = 60.0
 _LAST_LOOKS = 3
@@ -223,6 +223,11 @@ class Mirror:
         problem = self._write_manifest(finished=complete)
         self._state = "finished" if complete and not problem else "incomplete"
         return [(STATE_FOLDER, f"the manifest: {problem}")] if problem else []
+
+    def progress(self) -> tuple[int, int]:
+        """Return how many files are done, and how many there are; costs nothing."""
+        total = self._report.files
+        return max(0, total - len(self._queue)), total
 
     def status(self) -> UploadStatus:
         """Return how things are; what counts as stored survives a power cut."""

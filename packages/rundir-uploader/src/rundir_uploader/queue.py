@@ -29,7 +29,9 @@ class UploadQueue:
         self._delayed: list[tuple[float, int, str]] = []
         self._dependents: dict[str, set[str]] = {}
         self._tickets = itertools.count(1)
-        self._condition = threading.Condition()
+        lock = threading.RLock()
+        self._condition = threading.Condition(lock)
+        self._watchers = threading.Condition(lock)
         self._idle_takers = 0
         self._running = 0
         self._stopped = False
@@ -137,7 +139,8 @@ class UploadQueue:
                 slot.reason = ""
                 slot.final = False
                 self._arrange(path, slot, 0.0)
-            self._condition.notify_all()
+            if not self._slots:
+                self._watchers.notify_all()
 
     def retry(self, task: Task, *, delay: float, reason: str, final: bool) -> None:
         """Report that a task failed and is to be tried again.
@@ -159,7 +162,8 @@ class UploadQueue:
             slot.final = final
             slot.failed_at = now
             self._arrange(path, slot, now + delay)
-            self._condition.notify_all()
+            if final:
+                self._watchers.notify_all()
 
     def put_off(self, task: Task, delay: float, entry: FileEntry | None = None) -> None:
         """Put a task back that only has to wait a little; that is no failure.
@@ -192,7 +196,7 @@ class UploadQueue:
             if slot is None or slot.state is SlotState.RUNNING:
                 return False
             self._remove(path)
-            self._condition.notify_all()
+            self._watchers.notify_all()
             return True
 
     def paths(self) -> list[str]:
@@ -223,15 +227,17 @@ class UploadQueue:
         with self._condition:
             self._stopped = True
             self._condition.notify_all()
+            self._watchers.notify_all()
 
     def wait(self, timeout: float) -> None:
-        """Wait for something to be reported.
+        """Wait until the queue is empty, or something failed for good.
 
         Args:
             timeout: At most so many seconds.
         """
-        with self._condition:
-            self._condition.wait(timeout)
+        with self._watchers:
+            if self._slots:
+                self._watchers.wait(timeout)
 
     def unsettled(self, generation: int, since: float) -> bool:
         """Whether anything of a scan, or an earlier one, is still worth waiting for.

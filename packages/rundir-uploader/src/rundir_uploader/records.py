@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from json.encoder import encode_basestring_ascii as _quote
 from typing import Any
 
 from stretto.run_directory import Fingerprint
@@ -82,6 +83,23 @@ class Record:
             mode: The mode it has now.
         """
         return replace(self, fingerprint=fingerprint, mode=mode, deleted_at=None)
+
+    def to_json(self, tag: str) -> str:
+        """Return the record as a line of JSON: a list of a tag and what `to_row` gives.
+
+        Written out by hand, since this is done for every file that is stored.
+
+        Args:
+            tag: The first element; letters only.
+        """
+        print_ = self.fingerprint
+        target = "null" if self.target is None else _quote(self.target)
+        deleted = "null" if self.deleted_at is None else repr(self.deleted_at)
+        return (
+            f'["{tag}",{_quote(self.path)},"{self.kind.value}",{print_.size},{print_.mtime_ns},'
+            f'{print_.ctime_ns},{print_.inode},{self.size},"{self.sha256}",{self.head_crc},'
+            f"{self.tail_crc},{self.mode},{target},{self.stored_at!r},{deleted}]"
+        )
 
     def to_row(self) -> list[Any]:
         """Return the record as a flat list that JSON can hold."""

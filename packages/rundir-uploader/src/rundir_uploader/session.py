@@ -20,7 +20,6 @@ from rundir_uploader.ranks import RankPlan
 from rundir_uploader.settings import MirrorSettings
 from rundir_uploader.staging import Stager, Staging
 from rundir_uploader.status import UploadStatus
-from rundir_uploader.verify import verify
 from stretto.object_store import ObjectStoreError, Store
 
 _FIRST_SCAN = 2.0
@@ -211,6 +210,8 @@ class Session:
 
     def _recheck(self) -> None:
         """Compare both sides, and forget what the store does not hold as it should."""
+        from rundir_uploader.verify import verify
+
         destination = self.plan.destination.uri(self.plan.mirror.prefix)
         found = verify(self.plan.mirror, self.store, destination)
         wrong = [difference.path for difference in found.differences if difference.path]

@@ -37,7 +37,7 @@ def sync(
     report: Report,
     *,
     timeout: float | None = None,
-    progress: Callable[[UploadStatus], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
     poll: float = _POLL,
 ) -> SyncReport:
     """Store everything that is on disk now.
@@ -48,7 +48,7 @@ def sync(
         plan: What to do.
         report: Where sentences about what is wrong go.
         timeout: Seconds after which to give up; None to wait as long as anything succeeds.
-        progress: Called now and then with how things are.
+        progress: Called now and then with files done and files in all.
         poll: Seconds between these calls.
 
     Raises:
@@ -66,7 +66,7 @@ def sync(
         while worker.is_alive():
             worker.join(poll)
             if progress is not None:
-                progress(session.status())
+                progress(*session.mirror.progress())
         session.refuse_nested()
     except KeyboardInterrupt:
         interrupted = True

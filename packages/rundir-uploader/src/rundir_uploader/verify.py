@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from itertools import islice
@@ -102,7 +101,7 @@ def verify(
     destination: str,
     *,
     download: bool = False,
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> VerifyReport:
     """Compare both sides.
 
@@ -140,7 +139,10 @@ def verify(
                 )
             elif not verdict.vouched:
                 report.unvouched.append(key)
-            progress(report.compared, len(expected))
+            if progress is not None:
+                progress(report.compared, len(expected))
+
+    from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(settings.num_concurrent_uploads) as pool:
         for batch in _batches(expected.items()):
