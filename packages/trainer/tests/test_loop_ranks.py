@@ -181,3 +181,51 @@ def test_ranks_resume_each_with_their_own_random_numbers(run_ranks, stop, parall
         assert losses
         assert weights
     assert results[0][3] != results[1][3]
+
+
+def samples_of(folder, duration, batch_size, load):
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from stretto.core_events import Callback
+    from stretto.trainer import ComposerClassifier, Trainer, dist
+
+    inputs = torch.arange(24.0).unsqueeze(1)
+    data = TensorDataset(inputs, torch.zeros(24).long())
+    seen = []
+
+    class Watch(Callback):
+        def after_dataloader(self, state, logger):
+            seen.extend(int(i) for i in state.batch[0][:, 0])
+
+    sampler = dist.get_sampler(data, shuffle=True)
+    trainer = Trainer(
+        model=ComposerClassifier(nn.Linear(1, 2)),
+        train_dataloader=DataLoader(data, batch_size=batch_size, sampler=sampler),
+        max_duration=duration,
+        callbacks=Watch(),
+        load_path=load,
+        progress_bar=False,
+        run_directory="run",
+    )
+    trainer.fit()
+    trainer.save_checkpoint(folder + "/saved.pt")
+    timestamp = trainer.state.timestamp.state_dict()
+    trainer.close()
+    return seen, timestamp
+
+
+@pytest.mark.parametrize("batch_size", [3, 2, 6])
+def test_another_number_of_ranks_goes_on_with_the_samples_that_are_left(
+    run_ranks, tmp_path, batch_size
+):
+    """Decision 6: the position counts samples of all ranks."""
+    folder = str(tmp_path / "saved")
+    first = run_ranks(samples_of, folder=folder, duration="2ba", batch_size=3, load=None)
+    assert {timestamp["sample_in_epoch"] for _, timestamp in first} == {12}
+    before = [sample for seen, _ in first for sample in seen]
+    after, timestamp = samples_of(folder, "1ep", batch_size, folder + "/saved.pt")
+    assert sorted(before + after) == list(range(24))
+    assert timestamp["epoch"] == 1
+    assert timestamp["sample"] == 24

@@ -144,6 +144,8 @@ def test_a_failure_at_init_closes_the_others_and_removes_empty_folders():
         make_trainer(callbacks=[watch, Fails()], run_directory="deep/run")
     assert watch.calls == ["init", "close", "post_close"]
     assert not Path("deep/run").exists()
+    assert "STRETTO_RUN_DIRECTORY" not in os.environ
+    assert "COMPOSER_RUN_DIRECTORY" not in os.environ
     make_trainer(callbacks=watch).close()
 
 
@@ -176,6 +178,11 @@ def test_fit_without_data_or_duration_is_an_error_that_names_what_is_missing():
     with (
         make_trainer(max_duration=None) as trainer,
         pytest.raises(ValueError, match="pass max_duration"),
+    ):
+        trainer.fit()
+    with (
+        make_trainer(max_duration="2iter") as trainer,
+        pytest.raises(ValueError, match=r"2iter is in iterations.*iteration_length"),
     ):
         trainer.fit()
     with make_trainer() as trainer, pytest.raises(ValueError, match="duration must be above 0"):

@@ -7,6 +7,7 @@ steps before it left open.
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Callable
 from contextlib import suppress
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from stretto.trainer.precision import PrecisionPolicy
 
 DEFAULT_LEARNING_RATE = 0.1
+RUN_DIRECTORY_VARIABLES = ("STRETTO_RUN_DIRECTORY", "COMPOSER_RUN_DIRECTORY")
 
 
 class Build:
@@ -68,6 +70,7 @@ class Build:
         self.arguments = arguments
         self.saver: CheckpointSaver | None = None
         self.new_folders: list[Path] = []
+        self._variables = {name: os.environ.get(name) for name in RUN_DIRECTORY_VARIABLES}
 
     @property
     def topology(self) -> Topology:
@@ -89,6 +92,7 @@ class Build:
         return self
 
     def _undo(self) -> None:
+        """Close what is open, and leave files and environment as they were."""
         engine = getattr(self, "engine", None)
         if engine is not None:
             with suppress(Exception):
@@ -96,6 +100,10 @@ class Build:
         for folder in reversed(self.new_folders):
             with suppress(OSError):
                 folder.rmdir()  # only if nothing was put there
+        for name, value in self._variables.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def check_arguments(build: Build) -> None:
@@ -192,7 +200,7 @@ def make_state(build: Build) -> None:
             precision=build.precision,
         ),
         data_state=DataState(
-            position=DataPosition(world_size=build.topology.world_size),
+            position=DataPosition(ranks=build.topology.data_parallel_size),
             train=checked.train,
             evaluators=checked.evaluators,
         ),

@@ -36,7 +36,7 @@ def collect(state: State) -> dict[str, Any]:
         "rank_zero_seed": state.rank_zero_seed,
         "run_name": state.run_name,
         "dataset_state": {
-            "world_size": state.topology.world_size,
+            "data_parallel_size": state.topology.data_parallel_size,
             "ranks": dist.all_gather_object(state.data_state.position.state_dict()),
         },
     }
@@ -139,9 +139,10 @@ def _give_back(what: str, members: Sequence[Any], saved: Mapping[str, Any]) -> N
 
 def _restore_position(state: State, saved: Mapping[str, Any]) -> None:
     ranks = cast("Sequence[Mapping[str, Any]]", saved.get("ranks", ()))
-    topology = state.topology
+    topology, position = state.topology, state.data_state.position
+    position.ranks = int(saved.get("data_parallel_size", topology.data_parallel_size))
     if len(ranks) == topology.world_size:
-        state.data_state.position.load_state_dict(ranks[topology.global_rank])
+        position.load_state_dict(ranks[topology.global_rank])
     elif ranks:
         log.warning(
             "The checkpoint was saved by %d ranks and is loaded by %d: the order of the current "

@@ -12,13 +12,16 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from stretto.trainer.checkpoint.rng import capture_rng_state, restore_rng_state
 from stretto.trainer.data.sampler import set_epoch
+
+if TYPE_CHECKING:
+    from stretto.core_events import Timestamp
 
 log = logging.getLogger(__name__)
 
@@ -36,26 +39,30 @@ class DataPosition:
             first epoch.
         loader: State of the loader, if it is one that keeps its own.
         pending_rng: Random state to put back before the next batch, after a checkpoint was loaded.
-        world_size: Ranks that shared the epoch's data.
+        ranks: How many ranks share the epoch's data.
     """
 
     epoch_start: dict[str, Any] | None = None
     loader: Mapping[str, Any] | None = None
     pending_rng: Mapping[str, Any] | None = None
-    world_size: int = 1
+    ranks: int = 1
     _current: Any = field(default=None, repr=False)
 
-    def begin_epoch(self, dataloader: Iterable[Any], epoch: int) -> Iterator[Any]:
+    def begin_epoch(self, dataloader: Iterable[Any], epoch: int, ranks: int = 1) -> Iterator[Any]:
         """Start an epoch at its first batch and remember how its order is drawn."""
         self._restore_pending()
         set_epoch(dataloader, epoch)
         self._current = dataloader
         self.loader = None
+        self.ranks = ranks
         self.epoch_start = {"rng": capture_rng_state(), "generators": _generators(dataloader)}
         return iter(dataloader)
 
-    def resume_epoch(self, dataloader: Iterable[Any], epoch: int, consumed: int) -> Iterator[Any]:
+    def resume_epoch(
+        self, dataloader: Iterable[Any], epoch: int, consumed: int, ranks: int = 1
+    ) -> Iterator[Any]:
         """Go on in the middle of an epoch, after `consumed` batches of this rank."""
+        self.ranks = ranks
         now = self.pending_rng if self.pending_rng is not None else capture_rng_state()
         self.pending_rng = now
         set_epoch(dataloader, epoch)
@@ -63,6 +70,31 @@ class DataPosition:
         iterator = self._skip(dataloader, consumed)
         self._restore_pending()
         return iterator
+
+    def count_consumed(self, dataloader: Any, timestamp: Timestamp, ranks: int) -> int:
+        """Return how many batches of this rank's loader the epoch so far stands for.
+
+        A checkpoint may come from another number of ranks: then samples are what counts.
+
+        Args:
+            dataloader: The loader.
+            timestamp: The run's progress.
+            ranks: How many ranks share the data now.
+        """
+        consumed = timestamp.batch_in_epoch_count
+        batch_size: object = getattr(dataloader, "batch_size", None)
+        if self.ranks == ranks or not isinstance(batch_size, int):
+            return consumed
+        consumed, left_over = divmod(timestamp.sample_in_epoch_count, batch_size * ranks)
+        if left_over:
+            log.warning(
+                "%d samples of the current epoch are trained on again: %d ranks with batches of %d "
+                "do not divide the samples trained on so far.",
+                left_over,
+                ranks,
+                batch_size,
+            )
+        return consumed
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's position."""

@@ -97,14 +97,17 @@ class BatchFeed:
 
     def begin_epoch(self) -> None:
         """Start the loader, in the middle of its epoch if the run is there."""
-        timestamp = self._state.timestamp
-        position = self._state.data_state.position
-        epoch, consumed = timestamp.epoch_count, timestamp.batch_in_epoch_count
+        state, dataloader = self._state, self._spec.dataloader
+        position, ranks = state.data_state.position, state.topology.data_parallel_size
+        epoch = state.timestamp.epoch_count
+        consumed = position.count_consumed(dataloader, state.timestamp, ranks)
+        if consumed != state.timestamp.batch_in_epoch_count:
+            state.timestamp = state.timestamp.copy(batch_in_epoch=consumed)
         self._fetched = consumed
         if consumed:
-            self._iterator = position.resume_epoch(self._spec.dataloader, epoch, consumed)
+            self._iterator = position.resume_epoch(dataloader, epoch, consumed, ranks)
         else:
-            self._iterator = position.begin_epoch(self._spec.dataloader, epoch)
+            self._iterator = position.begin_epoch(dataloader, epoch, ranks)
 
     def fetch(self) -> Fetched | None:
         """Return the next batch, or None at the end of the epoch."""
