@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import itertools
+import logging
 import os
 import statistics
 import sys
@@ -142,6 +143,9 @@ def run_fabric(batches: list[Batch]) -> Step:
 
 def run_lightning(batches: list[Batch]) -> Step:
     import lightning
+
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
 
     class Module(lightning.LightningModule):
         def __init__(self) -> None:

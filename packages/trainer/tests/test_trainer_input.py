@@ -143,7 +143,7 @@ def test_a_failure_at_init_closes_the_others_and_removes_empty_folders():
     with pytest.raises(OSError, match="no disk"):
         make_trainer(callbacks=[watch, Fails()], run_directory="deep/run")
     assert watch.calls == ["init", "close", "post_close"]
-    assert not Path("deep/run").exists()
+    assert not Path("deep").exists()
     assert "STRETTO_RUN_DIRECTORY" not in os.environ
     assert "COMPOSER_RUN_DIRECTORY" not in os.environ
     make_trainer(callbacks=watch).close()

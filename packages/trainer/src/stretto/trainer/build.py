@@ -179,11 +179,8 @@ def settle_run_directory(build: Build) -> None:
     checked = build.checked
     if given is None and not checked.callbacks and not checked.loggers:
         return
-    folders = [
-        Path(run_directory.get_node_run_directory()),
-        Path(run_directory.get_run_directory()),
-    ]
-    build.new_folders = [folder for folder in folders if not folder.exists()]
+    own = Path(run_directory.get_run_directory())
+    build.new_folders = [folder for folder in (*reversed(own.parents), own) if not folder.exists()]
     run_directory.create_run_directory()
 
 
