@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import traceback
 
 import pytest
@@ -396,6 +397,15 @@ class Fails(Callback):
         raise self.error
 
 
+def set_on_the_object(name):
+    def raises(*arguments):
+        raise ValueError("own words")
+
+    callback = Callback()
+    setattr(callback, name, raises)
+    return callback
+
+
 class FailsAll(Callback):
     def run_event(self, event, state, logger):
         raise ValueError("own words")
@@ -417,6 +427,16 @@ class FailingMatch(Acts):
         ("Fails", {"callbacks": [Fails(ValueError("own words"))]}),
         ("Fails", {"callbacks": [Callback(), EventRecorder(), Fails(ValueError("own words"))]}),
         ("FailsAll", {"callbacks": [FailsAll()]}),
+        ("Callback", {"callbacks": [set_on_the_object("batch_end")]}),
+        ("Callback", {"callbacks": [set_on_the_object("run_event"), EventRecorder()]}),
+        ("FailsAll", {"callbacks": [EventRecorder(), FailsAll(), EventRecorder()]}),
+        (
+            "Fails",
+            {
+                "algorithms": [Acts()],
+                "callbacks": [EventRecorder(), Fails(ValueError("own words"))],
+            },
+        ),
         ("FailingAlgorithm", {"algorithms": [Acts(), FailingAlgorithm(), Acts()]}),
         ("FailingMatch", {"algorithms": [Acts(), FailingMatch()]}),
         ("Fails", {"algorithms": [Acts()], "callbacks": [Fails(ValueError("own words"))]}),
@@ -477,3 +497,37 @@ def test_an_event_can_be_run_from_within_a_hook():
         nests.engine = engine
         engine.run_event(Event.FIT_END)
     assert recorder.events == ["eval_start", "fit_end"]
+
+
+def test_a_logger_that_fails_on_traces_is_not_taken_for_the_algorithm():
+    class Refuses(LoggerDestination):
+        def log_traces(self, traces):
+            raise ValueError("own words")
+
+    state = ScriptedState()
+    engine = Engine(state, Logger(state, Refuses()), algorithms=[Acts()])
+    with pytest.raises(ValueError, match="own words") as raised:
+        engine.run_event(Event.BATCH_END)
+    assert raised.value.__notes__ == ["raised by Logger at event batch_end, at 0ep, 0ba, 0sp"]
+
+
+def test_events_are_never_compared_or_hashed_by_python_code():
+    called = []
+
+    def watch(frame, what, argument):
+        if what == "call":
+            called.append(frame.f_code.co_name)
+
+    class Hears(Callback):
+        def batch_end(self, state, logger):
+            pass
+
+    with engine_of(Hears(), algorithms=[Acts()]) as engine:
+        sys.setprofile(watch)
+        try:
+            for event in Event:
+                engine.run_event(event)
+        finally:
+            sys.setprofile(None)
+    assert "batch_end" in called
+    assert not {"__eq__", "__hash__", "__ne__", "__contains__"} & set(called), called

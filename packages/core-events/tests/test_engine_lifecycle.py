@@ -12,11 +12,13 @@ import weakref
 import pytest
 
 from stretto.core_events import (
+    Algorithm,
     Callback,
     CallbackInUseError,
     Engine,
     Event,
     Logger,
+    LoggerDestination,
 )
 from stretto.core_events.signals import exit_on_signals
 from stretto.core_events.testing import EventRecorder, ScriptedState
@@ -336,41 +338,119 @@ def test_an_engine_in_a_cycle_with_its_callback_is_collected_and_closed():
     assert closed == ["close", "post_close"]
 
 
-def test_a_hundred_thousand_events_leave_no_growth():
-    state = ScriptedState()
-    engine = Engine(state, Logger(state), callbacks=[Callback() for _ in range(30)])
+NOTEBOOK = """
+import asyncio, code, sys
 
-    def work(times):
-        for _ in range(times):
-            for event in (Event.BATCH_START, Event.BEFORE_LOSS, Event.BATCH_END):
+class Notebook(code.InteractiveInterpreter):
+    \"\"\"Runs cells in one namespace and keeps the last error, as a kernel does.\"\"\"
+    def cell(self, text):
+        sys.last_value = None
+        self.runcode(compile(text, "<cell>", "exec"))
+        return sys.last_value
+
+DEFINE = PRELUDE + "says = Says('first')"
+BUILD = "engine = build(says); engine.run_event('init')"
+
+async def kernel():
+    book = Notebook({"PRELUDE": PRELUDE})
+    for cell in (DEFINE, BUILD, BUILD, DEFINE.replace("first", "second"), BUILD):
+        error = book.cell(cell)
+        assert error is None, error
+    book.cell("says.batch_end = lambda state, logger: 1 / 0; engine.rebuild(); other = engine")
+    assert isinstance(book.cell("engine.run_event('batch_end')"), ZeroDivisionError)
+    error = book.cell(BUILD)  # the error that a kernel keeps holds the old engine too
+    print(type(error).__name__, flush=True)
+    book.cell("del engine; other.close()")
+    assert book.cell(BUILD) is None
+    print("kernel ends", flush=True)
+
+asyncio.run(kernel())
+"""
+
+
+def test_cells_of_a_notebook_can_be_run_again():
+    done = run(f"PRELUDE = {PRELUDE!r}\n" + NOTEBOOK)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        *("first close", "first post_close") * 2,
+        "CallbackInUseError",
+        *("second close", "second post_close"),
+        "kernel ends",
+        *("second close", "second post_close"),
+    ], done.stderr
+
+
+class Typical(Callback):
+    def batch_start(self, state, logger):
+        pass
+
+    def batch_end(self, state, logger):
+        logger.log_metrics({"batch": state.timestamp.batch_count, "later": lambda: 1.0})
+
+    def epoch_end(self, state, logger):
+        pass
+
+
+class Acts(Algorithm):
+    events = (Event.BEFORE_LOSS, Event.BATCH_END)
+
+    def apply(self, event, state, logger):
+        return 1
+
+
+class Counts(LoggerDestination):
+    metrics = traces = 0
+
+    def log_metrics(self, metrics, step=None):
+        self.metrics += 1
+
+    def log_traces(self, traces):
+        self.traces += len(traces)
+
+
+def growth_after(events):
+    """Run so many events in a loop that logs and acts; return bytes that are left over."""
+    state, counts = ScriptedState(), Counts()
+    logger = Logger(state, counts)
+    callbacks = [Callback() for _ in range(27)] + [Typical() for _ in range(3)]
+    engine = Engine(state, logger, callbacks=callbacks, algorithms=[Acts(), Acts()])
+
+    def work(batches):
+        for _ in range(batches):
+            for event in (Event.BATCH_START, Event.BEFORE_LOSS, Event.BATCH_END, Event.EPOCH_END):
                 engine.run_event(event)
+            logger.flush()
             state.step()
 
+    work(2000)
     tracemalloc.start()
     try:
         work(500)
         gc.collect()
         before = tracemalloc.get_traced_memory()[0]
-        work(33_000)
+        work(events // 4)
         gc.collect()
-        assert tracemalloc.get_traced_memory()[0] - before < 4096
+        grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-        engine.close()
+    batches = 2500 + events // 4
+    assert (counts.metrics, counts.traces) == (3 * batches, 4 * batches)
+    engine.close()
+    return grown
 
 
-def test_an_engine_with_thirty_callbacks_takes_less_than_100_kib():
-    class Typical(Callback):
-        def batch_start(self, state, logger):
-            pass
+def test_twenty_thousand_events_leave_no_growth():
+    assert growth_after(20_000) < 4096
 
-        def batch_end(self, state, logger):
-            pass
 
-        def epoch_end(self, state, logger):
-            pass
+@pytest.mark.slow
+def test_a_million_events_leave_no_growth():
+    assert growth_after(1_000_000) < 4096
 
-    state, callbacks = ScriptedState(), [Typical() for _ in range(30)]
+
+@pytest.mark.parametrize("kind", [Typical, EventRecorder])
+def test_an_engine_with_thirty_callbacks_takes_less_than_100_kib(kind):
+    state, callbacks = ScriptedState(), [kind() for _ in range(30)]
     logger = Logger(state)
     Engine(state, logger, callbacks=callbacks).close()  # what the first one loads is not its own
     gc.collect()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import copy
 import datetime
 import pickle
@@ -249,3 +250,18 @@ def test_units_are_found_in_any_case_and_by_name(unit):
     for spelling in (unit.value.upper(), unit.name, unit.name.lower(), unit.value):
         assert TimeUnit(spelling) is unit
     assert pickle.loads(pickle.dumps(unit)) is unit
+
+
+@given(st.text("0123456789._+- eEdhmspbatokiturc", max_size=12))
+def test_any_string_is_a_time_that_spells_itself_or_a_time_string_error(text):
+    with contextlib.suppress(TimeStringError):
+        time = Time.from_timestring(text)
+        assert Time.from_timestring(time.to_timestring()) == time
+
+
+@pytest.mark.parametrize(
+    "text", ["999999999999d", "9" * 400 + "h", "9" * 5000 + "ep", "1e999999tok"]
+)
+def test_a_time_beyond_all_bounds_is_refused_as_one(text):
+    with pytest.raises(TimeStringError):
+        Time.from_timestring(text)

@@ -79,3 +79,31 @@ def test_the_real_clock_measures_something():
         engine.run_event(Event.BATCH_END)
     (spent,) = recorder.spent()
     assert 0 < spent.maximum == spent.total < 10
+
+
+def test_deciding_costs_time_too_but_is_no_call():
+    class Thinks(SlowAlgorithm):
+        def match(self, event, state):
+            self.clock.advance(2)
+            return state.timestamp.batch_count > 0
+
+    clock, state = FakeClock(), ScriptedState()
+    recorder = TimeRecorder(clock)
+    with Engine(state, Logger(state), algorithms=[Thinks(clock)]) as engine:
+        engine.record_time(recorder)
+        engine.run_event(Event.BATCH_END)
+        state.step()
+        engine.run_event(Event.BATCH_END)
+    (spent,) = recorder.spent()
+    assert (spent.name, spent.count, spent.total, spent.maximum) == ("Thinks", 1, 8, 4)
+
+
+def test_nothing_is_measured_when_recording_is_off():
+    clock, state = FakeClock(), ScriptedState()
+    recorder, slow = TimeRecorder(clock), Slow(clock, [1])
+    with Engine(state, Logger(state), callbacks=[slow]) as engine:
+        engine.record_time(recorder)
+        engine.record_time(None)
+        engine.run_event(Event.BATCH_END)
+    assert recorder.spent() == []
+    assert recorder.table().splitlines() == ["member  event  calls  total s  max ms"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from types import MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from stretto.core_events.algorithm import Algorithm
@@ -46,16 +46,29 @@ _Entry: TypeAlias = tuple[
 """An algorithm at one event, with its `match` (None where it always matches) and its `apply`."""
 
 
+class _HearsAll(NamedTuple):
+    """A listener that overrides `run_event`; one object for all events, which are many."""
+
+    call: Callable[[Event, Any, Logger], object]
+
+
 class _Context(NamedTuple):
     """What every call gets, and what measures it."""
 
     state: Any
     logger: Logger
     recorder: TimeRecorder | None
+    hear_all: dict[int, _HearsAll]
 
     def timed(self, call: Callable[..., Any], member: object, event: Event) -> Callable[..., Any]:
         """Return the call, measured where there is a recorder and untouched where there is none."""
         return call if self.recorder is None else self.recorder.wrap(call, member, event)
+
+    def timed_match(self, algorithm: Algorithm[Any], event: Event) -> Callable[[Event, Any], bool]:
+        """Return the algorithm's `match`, whose time counts as the algorithm's."""
+        if self.recorder is None:
+            return algorithm.match
+        return self.recorder.wrap(algorithm.match, algorithm, event, is_call=False)
 
 
 def build_table(
@@ -74,7 +87,13 @@ def build_table(
         logger: The logger that every call gets.
         recorder: Measures every call, if given.
     """
-    context = _Context(state=state, logger=logger, recorder=recorder)
+    everyone = (*members.callbacks, *members.loggers)
+    hear_all = {
+        id(listener): _HearsAll(_owned(listener.run_event, listener))
+        for listener in everyone
+        if overrides(listener, "run_event", Callback)
+    }
+    context = _Context(state=state, logger=logger, recorder=recorder, hear_all=hear_all)
     return {event: _build_runner(event, members, passes, context) for event in Event}
 
 
@@ -91,26 +110,44 @@ def _build_runner(
     loggers = _hooks(event, members.loggers, context)
     entries = _entries(event, members.algorithms, passes, context)
     first_at_init = event is Event.INIT
-    before = (*loggers, *callbacks) if first_at_init else ()
-    after = () if first_at_init else (*callbacks, *loggers)
+    hooks = (*loggers, *callbacks) if first_at_init else (*callbacks, *loggers)
+    listen = _hook_runner(event, hooks, context) if hooks else None
     if not entries:
-        hooks = before or after
-        return _hook_runner(event, hooks, context) if hooks else None
+        return listen
     traced = any(overrides(member, "log_traces", LoggerDestination) for member in members.loggers)
-    return _full_runner(event, before, entries, after, traced, context)
+    act = _algorithm_runner(event, entries, traced, context)
+    if listen is None:
+        return act
+    return _listen_then_act(listen, act) if first_at_init else _act_then_listen(act, listen)
 
 
-def _hooks(event: Event, listeners: Sequence[Callback[Any]], context: _Context) -> tuple[Hook, ...]:
-    hooks: list[Hook] = []
+def _hooks(
+    event: Event, listeners: Sequence[Callback[Any]], context: _Context
+) -> tuple[Hook | _HearsAll, ...]:
+    hooks: list[Hook | _HearsAll] = []
     for listener in listeners:
-        if overrides(listener, "run_event", Callback):
-            hook: Hook = partial(listener.run_event, event)
+        hears_all = context.hear_all.get(id(listener))
+        if hears_all is not None:
+            measured = context.timed(hears_all.call, listener, event)
+            hooks.append(hears_all if measured is hears_all.call else _HearsAll(measured))
         elif overrides(listener, event.value, Callback):
-            hook = getattr(listener, event.value)
-        else:
-            continue
-        hooks.append(context.timed(hook, listener, event))
+            hook = _owned(getattr(listener, event.value), listener)
+            hooks.append(context.timed(hook, listener, event))
     return tuple(hooks)
+
+
+def _owned(hook: Callable[..., object], listener: object) -> Callable[..., object]:
+    """Return the hook as a method of its listener, which an error is then traced back to.
+
+    A function that was set on the object, or a static method, does not know whose it is.
+    """
+    if getattr(hook, "__self__", None) is listener:
+        return hook
+
+    def call(_: object, *arguments: object) -> object:
+        return hook(*arguments)
+
+    return MethodType(call, listener)
 
 
 def _entries(
@@ -131,33 +168,28 @@ def _entries(
     return tuple(
         (
             algorithm,
-            algorithm.match if overrides(algorithm, "match", Algorithm) else None,
+            context.timed_match(algorithm, event)
+            if overrides(algorithm, "match", Algorithm)
+            else None,
             context.timed(algorithm.apply, algorithm, event),
         )
         for algorithm in candidates
     )
 
 
-def _hook_runner(event: Event, hooks: tuple[Hook, ...], context: _Context) -> Runner:
+def _hook_runner(event: Event, hooks: tuple[Hook | _HearsAll, ...], context: _Context) -> Runner:
     """Make the runner of an event that only callbacks hear."""
+    plain = tuple(hook for hook in hooks if not isinstance(hook, _HearsAll))
+    if len(plain) < len(hooks):
+        return _mixed_runner(event, hooks, context)
+    if len(plain) == 1:
+        return _single_runner(event, plain[0], context)
     state, logger = context.state, context.logger
-    if len(hooks) == 1:
-        only = hooks[0]
-
-        def run_one() -> Traces:
-            try:
-                only(state, logger)
-            except Exception as error:
-                add_note(error, only, event, state)
-                raise
-            return NO_TRACES
-
-        return run_one
 
     def run_hooks() -> Traces:
-        hook = hooks[0]
+        hook = plain[0]
         try:
-            for hook in hooks:  # the one that raised is named in the note
+            for hook in plain:  # the one that raised is named in the note
                 hook(state, logger)
         except Exception as error:
             add_note(error, hook, event, state)
@@ -167,35 +199,82 @@ def _hook_runner(event: Event, hooks: tuple[Hook, ...], context: _Context) -> Ru
     return run_hooks
 
 
-def _full_runner(
-    event: Event,
-    before: tuple[Hook, ...],
-    entries: tuple[_Entry, ...],
-    after: tuple[Hook, ...],
-    traced: bool,
-    context: _Context,
-) -> Runner:
-    """Make the runner of an event at which algorithms may act."""
+def _single_runner(event: Event, only: Hook, context: _Context) -> Runner:
     state, logger = context.state, context.logger
 
-    def run() -> Traces:
-        current: Any = None
+    def run_one() -> Traces:
+        try:
+            only(state, logger)
+        except Exception as error:
+            add_note(error, only, event, state)
+            raise
+        return NO_TRACES
+
+    return run_one
+
+
+def _mixed_runner(event: Event, hooks: tuple[Hook | _HearsAll, ...], context: _Context) -> Runner:
+    """Make the runner of an event that someone hears who hears every event."""
+    state, logger = context.state, context.logger
+
+    def run_mixed() -> Traces:
+        current: Callable[..., object] | None = None
+        try:
+            for hook in hooks:
+                if isinstance(hook, _HearsAll):
+                    current = hook.call
+                    current(event, state, logger)
+                else:
+                    current = hook
+                    current(state, logger)
+        except Exception as error:
+            add_note(error, current, event, state)
+            raise
+        return NO_TRACES
+
+    return run_mixed
+
+
+def _algorithm_runner(
+    event: Event, entries: tuple[_Entry, ...], traced: bool, context: _Context
+) -> Runner:
+    """Make the runner of the algorithms that may act at an event."""
+    state, logger = context.state, context.logger
+
+    def act() -> Traces:
+        current: object = None
         ran: list[tuple[object, int | None]] = []
         try:
-            for current in before:
-                current(state, logger)
             for current, match, apply in entries:
                 if match is None or match(event, state):
                     ran.append((current, apply(event, state, logger)))
-            traces = Traces(event, ran) if ran else NO_TRACES
-            if traced and ran:
+            if not ran:
+                return NO_TRACES
+            traces = Traces(event, ran)
+            if traced:
+                current = logger
                 logger.log_traces(traces)
-            for current in after:
-                current(state, logger)
         except Exception as error:
             add_note(error, current, event, state)
             raise
         return traces
+
+    return act
+
+
+def _act_then_listen(act: Runner, listen: Runner) -> Runner:
+    def run() -> Traces:
+        traces = act()
+        listen()
+        return traces
+
+    return run
+
+
+def _listen_then_act(listen: Runner, act: Runner) -> Runner:
+    def run() -> Traces:
+        listen()
+        return act()
 
     return run
 
@@ -203,8 +282,6 @@ def _full_runner(
 def add_note(error: BaseException, culprit: object, event: Event, state: Any) -> None:
     """Add to an error who raised it, at which event, and how far the run had come."""
     bound = getattr(culprit, "__wrapped__", culprit)
-    if isinstance(bound, partial):
-        bound = bound.func
     owner = getattr(bound, "__self__", bound)
     timestamp = getattr(state, "timestamp", None)
     where = ""

@@ -29,6 +29,8 @@ class Owner(Protocol):
 # its parent's engines here, but does not run them). An engine keeps its callbacks alive, so an id
 # stays true for as long as the weak reference does.
 _owners: dict[int, tuple[weakref.ref[Owner], int]] = {}
+_refused: weakref.WeakKeyDictionary[Owner, set[int]] = weakref.WeakKeyDictionary()
+"""By engine, the ids of the members that it may not have, and so never closes."""
 _lock = threading.Lock()
 
 
@@ -49,7 +51,12 @@ def claiming(owner: Owner, members: Sequence[Callback[Any]], run: Runner | None)
 def release(owner: Owner, members: Sequence[Callback[Any]]) -> list[Callback[Any]]:
     """Return the members that no other engine has open, which are now nobody's."""
     with _lock:
-        mine = [member for member in members if _rival(member, owner) is None]
+        refused = _refused.pop(owner, ())
+        mine = [
+            member
+            for member in members
+            if id(member) not in refused and _rival(member, owner) is None
+        ]
         for member in mine:
             _owners.pop(id(member), None)
     return mine
@@ -64,11 +71,14 @@ def _claim(reference: weakref.ref[Owner], members: Sequence[Callback[Any]]) -> N
     with _lock:
         owner = reference()
         for member in members:
-            if _rival(member, owner) is not None:
+            if owner is not None and _rival(member, owner) is not None:
+                _refused[owner] = {id(one) for one in members if _rival(one, owner) is not None}
                 raise CallbackInUseError(
                     f"{type(member).__name__} is still open in another engine. "
                     "Close that engine (or trainer) first, or make another callback."
                 )
+        if owner is not None:
+            _refused.pop(owner, None)
         for member in members:
             _owners[id(member)] = (reference, os.getpid())
 

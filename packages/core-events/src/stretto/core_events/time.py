@@ -107,9 +107,15 @@ class Time:
                 "that order, like '1h20m40s' or '90s'."
             )
         parts = [float(part or 0) for part in match.groups()]
-        return cls.from_timedelta(
-            datetime.timedelta(days=parts[0], hours=parts[1], minutes=parts[2], seconds=parts[3])
-        )
+        try:
+            duration = datetime.timedelta(
+                days=parts[0], hours=parts[1], minutes=parts[2], seconds=parts[3]
+            )
+        except OverflowError:
+            raise TimeStringError(
+                f"{timestring!r} is longer than any timedelta. Write seconds, like '1e20sec'."
+            ) from None
+        return cls.from_timedelta(duration)
 
     @classmethod
     def from_timestring(cls, timestring: str) -> Time:

@@ -44,8 +44,18 @@ class TimeRecorder:
         self._members: list[object] = []
         self._spent: dict[tuple[int, Event], list[Any]] = {}
 
-    def wrap(self, call: Callable[..., Any], member: object, event: Event) -> Callable[..., Any]:
-        """Return a function that makes the same call and records how long it took."""
+    def wrap(
+        self, call: Callable[..., Any], member: object, event: Event, *, is_call: bool = True
+    ) -> Callable[..., Any]:
+        """Return a function that makes the same call and records how long it took.
+
+        Args:
+            call: What the engine would call.
+            member: The callback or algorithm that it belongs to.
+            event: The event.
+            is_call: Whether it counts as a call of the member; an algorithm's `match` does not,
+                only its time does.
+        """
         self._learn_name(member)
         record = self._spent.setdefault((id(member), event), [0, 0.0, 0.0])
         clock = self._clock
@@ -56,7 +66,7 @@ class TimeRecorder:
                 return call(*arguments)
             finally:
                 seconds = max(0.0, clock() - start)
-                record[0] += 1
+                record[0] += is_call
                 record[1] += seconds
                 record[2] = max(record[2], seconds)
 
@@ -64,7 +74,7 @@ class TimeRecorder:
         return timed
 
     def spent(self) -> list[TimeSpent]:
-        """Return what was measured, the most expensive first; calls never made are left out."""
+        """Return what was measured, the most expensive first; what took no part is left out."""
         found = [
             TimeSpent(
                 name=self._names[member],
@@ -74,7 +84,7 @@ class TimeRecorder:
                 maximum=maximum,
             )
             for (member, event), (count, total, maximum) in self._spent.items()
-            if count
+            if count or total
         ]
         return sorted(found, key=lambda spent: -spent.total)
 
