@@ -224,7 +224,8 @@ def test_a_subset_given_to_eval_limits_the_batches():
         assert trainer.state.eval_timestamp.batch_count == 2
 
 
-def test_training_metrics_are_those_of_the_epoch_and_logged_under_train():
+@pytest.mark.parametrize("label", ["train", "my data"])
+def test_training_metrics_are_those_of_the_epoch_and_logged_under_the_label(label):
     keep, data = Keep(), make_data(12)
     model = make_model()
     for parameter in model.parameters():
@@ -234,15 +235,15 @@ def test_training_metrics_are_those_of_the_epoch_and_logged_under_train():
         model=model,
         train_dataloader=DataLoader(data, batch_size=5),
         optimizers=torch.optim.SGD([model.extra], lr=0.0),
+        train_dataloader_label=label,
         max_duration="1ep",
         loggers=keep,
         progress_bar=False,
-        algorithms=[],
         callbacks=RequiresGrad(),
     ) as trainer:
         trainer.fit()
     accuracy = expected_values(model, data)["MulticlassAccuracy"]
-    assert keep.of("metrics/train/MulticlassAccuracy") == [(3, pytest.approx(accuracy))]
+    assert keep.of(f"metrics/{label}/MulticlassAccuracy") == [(3, pytest.approx(accuracy))]
 
 
 class RequiresGrad(Callback):

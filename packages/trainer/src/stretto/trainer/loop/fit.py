@@ -148,5 +148,5 @@ class FitLoop:
         """Log the metrics of this epoch so far and begin them anew."""
         state = self._state
         if state.train_metrics and state.timestamp.batch_in_epoch_count:
-            log_metrics(state.train_metrics, "train", state, self._logger)
+            log_metrics(state.train_metrics, state.dataloader_label or "train", state, self._logger)
             place_metrics(state.train_metrics, state)
