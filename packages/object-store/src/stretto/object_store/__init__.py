@@ -35,7 +35,6 @@ from stretto.object_store.keys import is_clean_key, validate_key
 from stretto.object_store.registry import known_schemes, open_store
 from stretto.object_store.retry import RetryPolicy
 from stretto.object_store.store import Store
-from stretto.object_store.transfer import copy_between, download_file, exists, upload_file, walk
 from stretto.object_store.types import (
     Capabilities,
     Checksum,
@@ -50,6 +49,13 @@ if TYPE_CHECKING:
     from stretto.object_store.backends.local import LocalStore
     from stretto.object_store.backends.memory import MemoryStore
     from stretto.object_store.provider import ObjectStoreProvider, ObjectStoreProviderHparams
+    from stretto.object_store.transfer import (
+        copy_between,
+        download_file,
+        exists,
+        upload_file,
+        walk,
+    )
     from stretto.object_store.wrappers.prefix import PrefixStore
     from stretto.object_store.wrappers.retry import RetryStore
 
@@ -60,6 +66,11 @@ _LAZY = {
     "ObjectStoreProviderHparams": "stretto.object_store.provider",
     "PrefixStore": "stretto.object_store.wrappers.prefix",
     "RetryStore": "stretto.object_store.wrappers.retry",
+    "copy_between": "stretto.object_store.transfer",
+    "download_file": "stretto.object_store.transfer",
+    "exists": "stretto.object_store.transfer",
+    "upload_file": "stretto.object_store.transfer",
+    "walk": "stretto.object_store.transfer",
 }
 
 __all__ = [

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
-from importlib.metadata import entry_points
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from stretto.object_store.errors import (
     CredentialsError,
@@ -17,8 +16,9 @@ from stretto.object_store.errors import (
 from stretto.object_store.retry import RetryPolicy
 from stretto.object_store.store import Store
 from stretto.object_store.url import StoreUrl, parse_url
-from stretto.object_store.wrappers.prefix import PrefixStore
-from stretto.object_store.wrappers.retry import RetryStore
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
 
 StoreFactory: TypeAlias = Callable[..., Store]
 """``factory(url: StoreUrl, *, create: bool, **options) -> Store`` for the whole bucket.
@@ -96,15 +96,21 @@ def finish_store(
         ObjectStoreError: The store is not there, or does not let us in.
     """
     if retry is not None and store.capabilities.remote:
+        from stretto.object_store.wrappers.retry import RetryStore
+
         store = RetryStore(store, retry)
     if check:
         _check(store)
-    return PrefixStore(store, prefix) if prefix else store
+    if prefix:
+        from stretto.object_store.wrappers.prefix import PrefixStore
+
+        store = PrefixStore(store, prefix)
+    return store
 
 
 def known_schemes() -> tuple[str, ...]:
     """All schemes that `open_store` knows, sorted; ``libcloud+<provider>`` stands for many."""
-    found = {point.name for point in entry_points(group=ENTRY_POINT_GROUP)}
+    found = {point.name for point in _entry_points()}
     return tuple(sorted({*_BUILT_IN, *found, "libcloud+<provider>"}))
 
 
@@ -122,11 +128,18 @@ def _factory(url: StoreUrl, backend: str | None) -> StoreFactory:
         return _load(_LIBCLOUD)
     if url.scheme in _BUILT_IN:
         return _load(_BUILT_IN[url.scheme])
-    for point in entry_points(group=ENTRY_POINT_GROUP, name=url.scheme):
-        return cast("StoreFactory", point.load())
+    for point in _entry_points():
+        if point.name == url.scheme:
+            return cast("StoreFactory", point.load())
     raise InvalidUrlError(
         f"unknown scheme {url.scheme!r} in {str(url)!r}; known: {', '.join(known_schemes())}"
     )
+
+
+def _entry_points() -> EntryPoints:
+    from importlib.metadata import entry_points  # takes longer than the rest of this module
+
+    return entry_points(group=ENTRY_POINT_GROUP)
 
 
 def _load(target: str) -> StoreFactory:

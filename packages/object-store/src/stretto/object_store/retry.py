@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +10,18 @@ from typing import TypeVar
 from stretto.object_store.errors import ObjectStoreError, ThrottledError
 
 ResultT = TypeVar("ResultT")
+
+
+def uniform(low: float, high: float) -> float:
+    """A random number between two bounds.
+
+    Args:
+        low: The lower one.
+        high: The upper one.
+    """
+    import random  # only a failure needs it
+
+    return random.uniform(low, high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +54,7 @@ class RetryPolicy:
         self,
         failures: int,
         error: BaseException,
-        uniform: Callable[[float, float], float] = random.uniform,
+        uniform: Callable[[float, float], float] = uniform,
     ) -> float:
         """Seconds to wait before the next try.
 
@@ -73,7 +84,7 @@ def call_with_retry(
     *,
     sleep: Callable[[float], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
-    uniform: Callable[[float, float], float] = random.uniform,
+    uniform: Callable[[float, float], float] = uniform,
 ) -> ResultT:
     """Call a function until it succeeds, fails for good, or the policy says stop.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from types import TracebackType
@@ -143,8 +143,8 @@ class Store(ABC):
         Raises:
             ObjectStoreError: One of these is not possible; the class says why.
         """
-        key = f".rundir-uploader/probe-{secrets.token_hex(8)}"
-        data = secrets.token_bytes(32)
+        key = f".rundir-uploader/probe-{os.urandom(8).hex()}"
+        data = os.urandom(32)
         self.put(key, data)
         try:
             with self.get(key) as result:

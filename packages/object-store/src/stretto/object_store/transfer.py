@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-import logging
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -32,8 +30,6 @@ SMALL_FILE = 8 << 20
 
 VERIFIED_DOWNLOAD = 64 << 20
 """Objects up to this many bytes have their MD5 compared after a download."""
-
-_log = logging.getLogger(__name__)
 
 
 def upload_file(
@@ -98,7 +94,11 @@ def _upload_bytes(
                     store=store.uri(""),
                     key=key,
                 )
-        _log.info("%s: its ETag is no MD5; open the store with etag_is_md5=False", store.uri(key))
+        import logging
+
+        logging.getLogger(__name__).info(
+            "%s: its ETag is no MD5; open the store with etag_is_md5=False", store.uri(key)
+        )
     if progress is not None:
         progress(len(data), len(data))
     return result
@@ -172,7 +172,7 @@ def download_file(
         raise AlreadyExistsError(f"{target} exists; pass overwrite=True to replace it")
     result = store.get(key)  # before anything is made on this side
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.parent / f".stretto-{secrets.token_hex(8)}.tmp"
+    temporary = target.parent / f".stretto-{os.urandom(8).hex()}.tmp"
     try:
         meta = _receive_checked(store, result, temporary, progress)
         if overwrite:

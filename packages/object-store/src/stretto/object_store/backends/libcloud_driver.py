@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from stretto.object_store.backends.parts import SMALL_BODY
 from stretto.object_store.backends.s3_credentials import read_variable
+from stretto.object_store.backends.timeouts import Timeouts
 from stretto.object_store.errors import CredentialsError, InvalidUrlError
 from stretto.object_store.secret import Secret
 
@@ -29,8 +31,7 @@ class DriverRecipe:
         key_environ: Name of the variable that holds the key.
         secret_environ: Name of the variable that holds the secret.
         arguments: Further arguments of the driver's class.
-        connect_timeout: Seconds to connect.
-        read_timeout: Seconds without a byte after which a request is given up.
+        timeouts: How long to wait.
         etag_is_md5: See `S3Options`.
         conditional_puts: See `S3Options`.
         uri: How errors call the store.
@@ -43,8 +44,7 @@ class DriverRecipe:
     key_environ: str | None = None
     secret_environ: str | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    connect_timeout: float = 10.0
-    read_timeout: float = 60.0
+    timeouts: Timeouts = field(default_factory=Timeouts)
     etag_is_md5: bool = True
     conditional_puts: bool = True
     uri: str
@@ -87,7 +87,7 @@ class DriverRecipe:
                     store=self.uri,
                 ) from None
             raise
-        _give_timeouts(driver, (self.connect_timeout, self.read_timeout))
+        _give_timeouts(driver, self.timeouts)
         return driver
 
 
@@ -152,14 +152,18 @@ def driver_class_of(provider: str) -> Any:
     return providers.get_driver(name)
 
 
-def _give_timeouts(driver: Any, timeouts: tuple[float, float]) -> None:
+def _give_timeouts(driver: Any, timeouts: Timeouts) -> None:
     """Libcloud sends uploads without any time-out; its HTTP adapter is where all requests pass."""
     adapters: Any = importlib.import_module("requests.adapters")
     adapter: Any = adapters.HTTPAdapter
     plain: Any = driver.connection.conn_class
 
     def send(self: Any, request: Any, *args: Any, **options: Any) -> Any:
-        return adapter.send(self, request, *args, **{**options, "timeout": timeouts})
+        size = int(request.headers.get("Content-Length") or 0)
+        # After a large body the answer comes only when what the system holds of it has gone.
+        silence = timeouts.read if size <= SMALL_BODY else timeouts.upload
+        options["timeout"] = (timeouts.connect, silence)
+        return adapter.send(self, request, *args, **options)
 
     def init(self: Any, *args: Any, **options: Any) -> None:
         plain.__init__(self, *args, **options)

@@ -16,6 +16,7 @@ from stretto.object_store.backends.libcloud_store import LibcloudStore
 from stretto.object_store.backends.local import LocalStore
 from stretto.object_store.backends.options import check_options
 from stretto.object_store.backends.s3_options import S3Options, make_s3_options
+from stretto.object_store.backends.timeouts import Timeouts
 from stretto.object_store.errors import CredentialsError, InvalidUrlError
 from stretto.object_store.secret import Secret
 from stretto.object_store.store import Store
@@ -94,8 +95,7 @@ def open_libcloud(
             key_environ=key_environ,
             secret_environ=secret_environ,
             arguments=arguments,
-            connect_timeout=connect_timeout,
-            read_timeout=read_timeout,
+            timeouts=Timeouts(connect=connect_timeout, read=read_timeout),
             etag_is_md5=etag_is_md5,
             conditional_puts=conditional_puts,
             uri=uri,
@@ -183,8 +183,7 @@ def s3_recipe(options: S3Options) -> DriverRecipe:
         key_environ=key_environ if given.access_key_id is None else None,
         secret_environ=secret_environ if given.access_key_id is None else None,
         arguments=arguments,
-        connect_timeout=options.connect_timeout,
-        read_timeout=options.read_timeout,
+        timeouts=options.timeouts,
         etag_is_md5=options.etag_is_md5,
         conditional_puts=options.conditional_puts,
         uri=options.uri,

@@ -8,7 +8,6 @@ import fcntl
 import itertools
 import os
 import re
-import secrets
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import TypeAlias
@@ -150,11 +149,21 @@ class Root:
         for _ in range(_MKDIR_ATTEMPTS):
             if not self.path.is_dir():
                 raise self.missing(None)  # an unmounted disk's folder is not to be filled
-            folder.mkdir(parents=True, exist_ok=True)
-            temporary = folder / f".stretto-{secrets.token_hex(8)}.tmp"
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except FileExistsError:
+                if self._blocked(folder):
+                    raise
+                continue  # it was there, and a delete took it away
+            temporary = folder / f".stretto-{os.urandom(8).hex()}.tmp"
             with contextlib.suppress(FileNotFoundError):  # a delete took the empty folder away
                 return os.open(temporary, flags, 0o666), temporary
         raise TransientError(f"folder {folder} keeps vanishing", store=self.uri)
+
+    def _blocked(self, folder: Path) -> bool:
+        """Whether something that is no folder stands where a folder should be."""
+        below = itertools.takewhile(lambda path: path != self.path, [folder, *folder.parents])
+        return any(os.path.lexists(path) and not path.is_dir() for path in below)
 
     def _sync_folder(self, folder: Path) -> None:
         if self._durable:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.object_store.backends.obstore_service import (
-    client_options,
+    ClientUse,
+    client_settings,
     no_exact_listing,
-    retry_config,
 )
 from stretto.object_store.backends.obstore_store import CONDITIONAL_LIMIT, ObstoreStore
 from stretto.object_store.backends.options import check_options
 from stretto.object_store.backends.s3_credentials import read_variable
+from stretto.object_store.backends.timeouts import Timeouts
 from stretto.object_store.errors import CredentialsError, InvalidUrlError
 from stretto.object_store.secret import Secret
 from stretto.object_store.types import Capabilities, Checksum, ObjectMeta
@@ -35,8 +36,7 @@ class AzureOptions:
         account_key_environ: Name of the variable that holds the key.
         endpoint: Address of another service; None for Azure.
         anonymous: Send unsigned requests.
-        connect_timeout: Seconds to connect.
-        read_timeout: Seconds without a byte after which a request is given up.
+        timeouts: How long to wait.
         uri: How the store calls itself.
     """
 
@@ -46,8 +46,7 @@ class AzureOptions:
     account_key_environ: str | None = None
     endpoint: str | None = None
     anonymous: bool = False
-    connect_timeout: float = 10.0
-    read_timeout: float = 60.0
+    timeouts: Timeouts = field(default_factory=Timeouts)
     uri: str
 
 
@@ -79,18 +78,17 @@ class AzureService:
             max_conditional_size=CONDITIONAL_LIMIT,
         )
 
-    def connect(self, *, retry_parts: bool) -> Any:
+    def connect(self, use: ClientUse) -> Any:
         """See `Service.connect`."""
         options = self.options
         settings: dict[str, Any] = {
             "account_name": options.account_name,
             "skip_signature": options.anonymous,
-            "client_options": client_options(
-                connect_timeout=options.connect_timeout,
-                read_timeout=options.read_timeout,
+            **client_settings(
+                options.timeouts,
+                use,
                 allow_http=bool(options.endpoint and options.endpoint.startswith("http://")),
             ),
-            "retry_config": retry_config(retry_parts=retry_parts),
         }
         if options.endpoint is not None:
             settings["endpoint"] = options.endpoint
@@ -130,6 +128,7 @@ def make_azure_options(
     anonymous: bool = False,
     connect_timeout: float = 10.0,
     read_timeout: float = 60.0,
+    upload_timeout: float = 600.0,
 ) -> AzureOptions:
     """Settle what was said about a container.
 
@@ -145,6 +144,7 @@ def make_azure_options(
         anonymous: Send unsigned requests.
         connect_timeout: Seconds to connect.
         read_timeout: Seconds without a byte after which a request is given up.
+        upload_timeout: Seconds for a large body, or one part of a larger one, to be sent.
 
     Raises:
         InvalidUrlError: The endpoint is no HTTP address.
@@ -172,8 +172,7 @@ def make_azure_options(
         account_key_environ=account_key_environ,
         endpoint=endpoint.rstrip("/") if endpoint else None,
         anonymous=anonymous,
-        connect_timeout=connect_timeout,
-        read_timeout=read_timeout,
+        timeouts=Timeouts(connect=connect_timeout, read=read_timeout, upload=upload_timeout),
         uri=uri,
     )
 

@@ -88,6 +88,8 @@ def map_obstore_error(error: BaseException, *, store: str, key: str | None) -> O
             store=store,
             key=key,
         )
+    if "redirect without LOCATION" in text:
+        return service_error(301, None, store=store, key=key)
     if name == "PreconditionError":
         # A replace of an object that is gone is answered with 404.
         return service_error(412, "PreconditionFailed", store=store, key=key)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.object_store.backends.obstore_service import (
-    client_options,
+    ClientUse,
+    client_settings,
     no_exact_listing,
-    retry_config,
 )
 from stretto.object_store.backends.obstore_store import CONDITIONAL_LIMIT, ObstoreStore
 from stretto.object_store.backends.options import check_options
+from stretto.object_store.backends.timeouts import Timeouts
 from stretto.object_store.errors import InvalidUrlError
 from stretto.object_store.secret import Secret
 from stretto.object_store.types import Capabilities, Checksum, ObjectMeta
@@ -30,8 +31,7 @@ class GcsOptions:
         service_account: Path of a service account's JSON file.
         service_account_key: The content of such a file.
         anonymous: Send unsigned requests.
-        connect_timeout: Seconds to connect.
-        read_timeout: Seconds without a byte after which a request is given up.
+        timeouts: How long to wait.
         uri: How the store calls itself.
     """
 
@@ -40,8 +40,7 @@ class GcsOptions:
     service_account: str | None = None
     service_account_key: Secret | None = None
     anonymous: bool = False
-    connect_timeout: float = 10.0
-    read_timeout: float = 60.0
+    timeouts: Timeouts = field(default_factory=Timeouts)
     uri: str
 
 
@@ -75,17 +74,16 @@ class GcsService:
             max_conditional_size=CONDITIONAL_LIMIT,
         )
 
-    def connect(self, *, retry_parts: bool) -> Any:
+    def connect(self, use: ClientUse) -> Any:
         """See `Service.connect`."""
         options = self.options
         settings: dict[str, Any] = {
             "skip_signature": options.anonymous,
-            "client_options": client_options(
-                connect_timeout=options.connect_timeout,
-                read_timeout=options.read_timeout,
+            **client_settings(
+                options.timeouts,
+                use,
                 allow_http=bool(options.endpoint and options.endpoint.startswith("http://")),
             ),
-            "retry_config": retry_config(retry_parts=retry_parts),
         }
         if options.endpoint is not None:
             settings["base_url"] = options.endpoint
@@ -123,6 +121,7 @@ def make_gcs_options(
     anonymous: bool = False,
     connect_timeout: float = 10.0,
     read_timeout: float = 60.0,
+    upload_timeout: float = 600.0,
 ) -> GcsOptions:
     """Settle what was said about a bucket.
 
@@ -136,6 +135,7 @@ def make_gcs_options(
         anonymous: Send unsigned requests.
         connect_timeout: Seconds to connect.
         read_timeout: Seconds without a byte after which a request is given up.
+        upload_timeout: Seconds for a large body, or one part of a larger one, to be sent.
 
     Raises:
         InvalidUrlError: The endpoint is no HTTP address.
@@ -148,8 +148,7 @@ def make_gcs_options(
         service_account=service_account,
         service_account_key=Secret(service_account_key) if service_account_key else None,
         anonymous=anonymous,
-        connect_timeout=connect_timeout,
-        read_timeout=read_timeout,
+        timeouts=Timeouts(connect=connect_timeout, read=read_timeout, upload=upload_timeout),
         uri=uri or f"gs://{bucket}",
     )
 

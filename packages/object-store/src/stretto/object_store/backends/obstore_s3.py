@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.object_store.backends.obstore_service import client_options, retry_config
+from stretto.object_store.backends.obstore_service import ClientUse, client_settings
 from stretto.object_store.backends.obstore_store import CONDITIONAL_LIMIT, ObstoreStore
 from stretto.object_store.backends.options import check_options
 from stretto.object_store.backends.s3_credentials import KeyProvider
@@ -51,7 +51,7 @@ class S3Service:
             max_conditional_size=CONDITIONAL_LIMIT,
         )
 
-    def connect(self, *, retry_parts: bool) -> Any:
+    def connect(self, use: ClientUse) -> Any:
         """See `Service.connect`."""
         options = self.options
         provider = options.keys()
@@ -60,12 +60,7 @@ class S3Service:
             "virtual_hosted_style_request": options.virtual_hosted_style,
             "disable_bulk_delete": True,
             "skip_signature": options.credentials.anonymous,
-            "client_options": client_options(
-                connect_timeout=options.connect_timeout,
-                read_timeout=options.read_timeout,
-                allow_http=options.allow_http,
-            ),
-            "retry_config": retry_config(retry_parts=retry_parts),
+            **client_settings(options.timeouts, use, allow_http=options.allow_http),
         }
         if options.endpoint is not None:
             settings["endpoint"] = options.endpoint

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Protocol
 
+from stretto.object_store.backends.timeouts import Timeouts
 from stretto.object_store.errors import ObjectStoreError
 from stretto.object_store.types import Capabilities, Checksum, ObjectMeta
 
 _PART_RETRIES = 5
+
+
+class ClientUse(enum.Enum):
+    """What an obstore client is for; each use has its own patience."""
+
+    SMALL = "small"
+    LARGE = "large"
+    PARTS = "parts"
 
 
 class Service(Protocol):
@@ -25,11 +35,11 @@ class Service(Protocol):
         """What the service promises through obstore."""
         ...
 
-    def connect(self, *, retry_parts: bool) -> Any:
+    def connect(self, use: ClientUse) -> Any:
         """Make an obstore client.
 
         Args:
-            retry_parts: Repeat single requests inside obstore; for uploads in parts.
+            use: What it is for.
         """
         ...
 
@@ -71,33 +81,27 @@ class Service(Protocol):
         ...
 
 
-def client_options(
-    *, connect_timeout: float, read_timeout: float, allow_http: bool
-) -> dict[str, Any]:
-    """Obstore's settings of the HTTP client.
+def client_settings(timeouts: Timeouts, use: ClientUse, *, allow_http: bool) -> dict[str, Any]:
+    """The arguments that all of obstore's stores have in common.
+
+    Its own repetitions are for parts only; the rest is `RetryStore`'s.
 
     Args:
-        connect_timeout: Seconds to connect.
-        read_timeout: Seconds without a byte after which a request is given up.
+        timeouts: How long to wait.
+        use: What the client is for.
         allow_http: Whether plain HTTP is wanted.
     """
-    return {
+    # The clock of obstore's read time-out also runs while a body is being sent.
+    silence = timeouts.read if use is ClientUse.SMALL else timeouts.upload
+    options = {
         "allow_http": allow_http,
-        "connect_timeout": timedelta(seconds=connect_timeout),
-        "read_timeout": timedelta(seconds=read_timeout),
+        "connect_timeout": timedelta(seconds=timeouts.connect),
+        "read_timeout": timedelta(seconds=silence),
         # A limit for a whole request would cut long downloads; silence is what must end.
         "timeout": timedelta(hours=12),
     }
-
-
-def retry_config(*, retry_parts: bool) -> dict[str, Any]:
-    """Obstore's own repetitions: only for parts, the rest is `RetryStore`'s.
-
-    Args:
-        retry_parts: Whether they are wanted.
-    """
-    return {
-        "max_retries": _PART_RETRIES if retry_parts else 0,
+    retries = {
+        "max_retries": _PART_RETRIES if use is ClientUse.PARTS else 0,
         "retry_timeout": timedelta(seconds=120),
         "backoff": {
             "init_backoff": timedelta(milliseconds=200),
@@ -105,6 +109,7 @@ def retry_config(*, retry_parts: bool) -> dict[str, Any]:
             "base": 2,
         },
     }
+    return {"client_options": options, "retry_config": retries}
 
 
 def no_exact_listing(uri: str) -> ObjectStoreError:

@@ -16,11 +16,12 @@ from stretto.object_store.backends.obstore_errors import (
     is_obstore_error,
     map_obstore_error,
 )
-from stretto.object_store.backends.obstore_service import Service
+from stretto.object_store.backends.obstore_service import ClientUse, Service
 from stretto.object_store.backends.parts import (
     MIB,
     READ_AT_ONCE,
     SINGLE_PUT,
+    SMALL_BODY,
     Parts,
     plan_parts,
     take,
@@ -71,8 +72,8 @@ class ObstoreStore(Store):
         self._capabilities = service.capabilities
         self._lock = threading.Lock()
         self._bucket_seen = False
-        self._single = service.connect(retry_parts=False)
-        self._multipart: Any = None
+        self._clients: dict[ClientUse, Any] = {}
+        self._small = self._client(ClientUse.SMALL)
 
     def __repr__(self) -> str:
         return f"ObstoreStore({self._uri!r})"
@@ -117,7 +118,7 @@ class ObstoreStore(Store):
         answer = self._run(
             key,
             _obs.put,
-            self._multipart_client(),
+            self._client(ClientUse.PARTS),
             key,
             iter(parts),
             attributes=attributes,
@@ -130,10 +131,11 @@ class ObstoreStore(Store):
     def _put_bytes(
         self, key: str, data: bytes, condition: Any, attributes: dict[str, str] | None
     ) -> PutResult:
+        small = len(data) <= SMALL_BODY
         answer = self._run(
             key,
             _obs.put,
-            self._single,
+            self._small if small else self._client(ClientUse.LARGE),
             key,
             data,
             mode=condition,
@@ -171,13 +173,13 @@ class ObstoreStore(Store):
         cut: ByteRange | None = None
         try:
             options = None if byte_range is None else {"range": byte_range}
-            result = self._run(key, _obs.get, self._single, key, options=options)
+            result = self._run(key, _obs.get, self._small, key, options=options)
         except RangeRefusedError as error:
             if error.beyond_end:
                 return self._empty(key, byte_range)
             # The service sends the right bytes with a wrong status, which obstore refuses.
             cut = byte_range
-            result = self._run(key, _obs.get, self._single, key)
+            result = self._run(key, _obs.get, self._small, key)
         meta = self._meta(result.meta, key, result.attributes)
         start, end = clip_range(cut, meta.size) if cut else result.range
         if end - start <= READ_AT_ONCE and cut is None:
@@ -208,7 +210,7 @@ class ObstoreStore(Store):
         """See `Store.head`."""
         validate_key(key, store=self._uri)
         try:
-            result = self._run(key, _obs.get, self._single, key, options={"head": True})
+            result = self._run(key, _obs.get, self._small, key, options={"head": True})
         except BucketNotFoundError:
             raise
         except NotFoundError:
@@ -219,13 +221,13 @@ class ObstoreStore(Store):
     def delete(self, key: str) -> None:
         """See `Store.delete`."""
         self.head(key)  # services call the deletion of nothing a success
-        self._run(key, _obs.delete, self._single, key)
+        self._run(key, _obs.delete, self._small, key)
 
     def copy(self, source_key: str, destination_key: str) -> None:
         """See `Store.copy`."""
         validate_key(source_key, store=self._uri)
         validate_key(destination_key, store=self._uri)
-        self._run(source_key, _obs.copy, self._single, source_key, destination_key)
+        self._run(source_key, _obs.copy, self._small, source_key, destination_key)
 
     def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """See `Store.list`."""
@@ -233,7 +235,7 @@ class ObstoreStore(Store):
 
     def _list(self, prefix: str) -> Iterator[ObjectMeta]:
         last: str | None = None
-        pages = _obs.list(self._single, prefix or None, chunk_size=_LIST_PAGE)
+        pages = _obs.list(self._small, prefix or None, chunk_size=_LIST_PAGE)
         while True:
             try:
                 page = self._run(prefix or None, next, pages, None)
@@ -250,7 +252,7 @@ class ObstoreStore(Store):
         # obstore lists the empty object 'a/', which consoles make for a folder, as 'a'.
         if size == 0:
             try:
-                self._run(key, _obs.head, self._single, key)
+                self._run(key, _obs.head, self._small, key)
             except NotFoundError:
                 return f"{key}/"
         return key
@@ -283,11 +285,11 @@ class ObstoreStore(Store):
             return  # not allowed to look; missing is what the store said
         self._bucket_seen = True
 
-    def _multipart_client(self) -> Any:
+    def _client(self, use: ClientUse) -> Any:
         with self._lock:
-            if self._multipart is None:
-                self._multipart = self._service.connect(retry_parts=True)
-            return self._multipart
+            if use not in self._clients:
+                self._clients[use] = self._service.connect(use)
+            return self._clients[use]
 
     def _run(
         self, key: str | None, function: Callable[..., Any], *args: Any, **options: Any

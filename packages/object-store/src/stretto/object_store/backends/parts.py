@@ -12,9 +12,11 @@ MAX_PARTS = 10_000
 COPY_LIMIT = 5 << 30
 """Services copy at most this many bytes in one request."""
 UNKNOWN_SIZE_PART = 16 * MIB
-IN_FLIGHT = 64 * MIB
+IN_FLIGHT = 32 * MIB
 """Bytes that parallel parts may hold in memory together."""
 
+SMALL_BODY = MIB
+"""Up to this many bytes the time to send them does not matter beside a read time-out."""
 READ_AT_ONCE = MIB
 """Objects up to this many bytes are read within `Store.get` itself."""
 
@@ -41,7 +43,7 @@ def plan_parts(size: int | None) -> PartPlan:
     part_size = UNKNOWN_SIZE_PART if size is None else SINGLE_PUT
     if size is not None and size > part_size * MAX_PARTS:
         part_size = -(-size // MAX_PARTS // MIB) * MIB + MIB
-    return PartPlan(part_size=part_size, concurrency=min(8, max(2, IN_FLIGHT // part_size)))
+    return PartPlan(part_size=part_size, concurrency=max(2, IN_FLIGHT // part_size))
 
 
 def take(chunks: Iterator[bytes], limit: int) -> tuple[bytes, bool]:

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 
 from stretto.object_store.backends.s3_credentials import KeyProvider, S3Credentials
+from stretto.object_store.backends.timeouts import Timeouts
 from stretto.object_store.errors import InvalidUrlError
 from stretto.object_store.secret import Secret
 
@@ -28,8 +29,7 @@ class S3Options:
         region: Where the bucket is.
         credentials: How to get a credential.
         virtual_hosted_style: The bucket is part of the host name.
-        connect_timeout: Seconds to connect.
-        read_timeout: Seconds without a byte after which a request is given up.
+        timeouts: How long to wait.
         etag_is_md5: Single-part ETags are MD5s (they are not with KMS encryption).
         conditional_puts: The service honours ``If-Match`` and ``If-None-Match``.
         uri: How the store calls itself, without a slash at its end.
@@ -40,18 +40,10 @@ class S3Options:
     region: str = DEFAULT_REGION
     credentials: S3Credentials = field(default_factory=S3Credentials)
     virtual_hosted_style: bool = False
-    connect_timeout: float = 10.0
-    read_timeout: float = 60.0
+    timeouts: Timeouts = field(default_factory=Timeouts)
     etag_is_md5: bool = True
     conditional_puts: bool = True
     uri: str
-
-    def __post_init__(self) -> None:
-        if self.connect_timeout <= 0 or self.read_timeout <= 0:
-            raise InvalidUrlError(
-                f"connect_timeout={self.connect_timeout} and read_timeout={self.read_timeout} "
-                "must be positive seconds"
-            )
 
     @property
     def allow_http(self) -> bool:
@@ -87,6 +79,7 @@ def make_s3_options(
     virtual_hosted_style: bool = False,
     connect_timeout: float = 10.0,
     read_timeout: float = 60.0,
+    upload_timeout: float = 600.0,
     etag_is_md5: bool = True,
     conditional_puts: bool = True,
 ) -> S3Options:
@@ -109,6 +102,7 @@ def make_s3_options(
         virtual_hosted_style: The bucket is part of the endpoint's host name.
         connect_timeout: Seconds to connect.
         read_timeout: Seconds without a byte after which a request is given up.
+        upload_timeout: Seconds for a large body, or one part of a larger one, to be sent.
         etag_is_md5: Trust single-part ETags as MD5s; turn off with KMS encryption.
         conditional_puts: Turn off for services that ignore conditions (``rclone serve s3`` does),
             so that a create is refused rather than wrong.
@@ -143,8 +137,7 @@ def make_s3_options(
         region=region or DEFAULT_REGION,
         credentials=credentials,
         virtual_hosted_style=virtual_hosted_style,
-        connect_timeout=connect_timeout,
-        read_timeout=read_timeout,
+        timeouts=Timeouts(connect=connect_timeout, read=read_timeout, upload=upload_timeout),
         etag_is_md5=etag_is_md5,
         conditional_puts=conditional_puts,
         uri=uri or f"s3://{bucket}",

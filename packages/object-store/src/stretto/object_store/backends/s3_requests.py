@@ -91,7 +91,7 @@ class S3Requests:
             url, method=method, data=body if method == "PUT" else None, headers=headers
         )
         try:
-            with urllib.request.urlopen(request, timeout=self._options.read_timeout) as answer:
+            with urllib.request.urlopen(request, timeout=self._options.timeouts.read) as answer:
                 return answer.read()
         except urllib.error.HTTPError as error:
             code = error_code(error.read())

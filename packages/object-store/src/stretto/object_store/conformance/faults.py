@@ -37,6 +37,8 @@ class FaultKind(enum.Enum):
     """Pass some bytes of the answer, then nothing any more."""
     DELAY = "delay"
     """Wait before the first byte is passed on."""
+    SLOW_REQUEST = "slow_request"
+    """Pause after each 64 KiB that the client sends."""
     TRICKLE = "trickle"
     """Pass the answer in small pieces with pauses."""
     CORRUPT_ANSWER = "corrupt_answer"
@@ -106,6 +108,12 @@ class FaultProxy:
         with self._lock:
             self._faults, self._otherwise = list(faults), otherwise
 
+    def drop_all(self) -> None:
+        """Reset every connection that is open now."""
+        with self._lock:
+            _reset(*self._sockets)
+            self._sockets.clear()
+
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
@@ -165,6 +173,8 @@ class FaultProxy:
                     self._stopped.wait()
                     return
                 server.sendall(data)
+                if fault.kind is FaultKind.SLOW_REQUEST:
+                    self._stopped.wait(fault.seconds * len(data) / _BUFFER)
             server.shutdown(socket.SHUT_WR)
 
     def _pass_answers(self, server: socket.socket, client: socket.socket, fault: Fault) -> None:
