@@ -114,6 +114,7 @@ def _configure(options: LaunchOptions, logs: RankLogs) -> LaunchConfig:
         config.local_addr = options.master_addr or "127.0.0.1"
     else:
         config.rdzv_backend = "static"
+        config.run_id = "stretto"  # the nodes find each other under one name
         config.rdzv_endpoint = f"{options.master_addr or '127.0.0.1'}:{options.master_port}"
         config.rdzv_configs["rank"] = options.node_rank
     return config
