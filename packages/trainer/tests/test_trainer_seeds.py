@@ -134,3 +134,25 @@ def test_a_checkpoint_saved_by_hand_is_loaded_by_a_new_trainer(parts):
         assert len(trainer.saved_checkpoints) == 1
     for a, b in zip(parts["model"].parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("given", ["latest-rank0.pt", "latest-rank0.pt.symlink"])
+def test_k6_a_pointer_that_is_a_text_file_is_a_load_path_too(parts, given, monkeypatch):
+    """K6: where the file system knows no symbolic links, the pointer is a text file."""
+    monkeypatch.setattr("os.symlink", _no_links)
+    common = {"max_duration": "1ep", "train_dataloader": parts["train_dataloader"]}
+    first = Trainer(model=parts["model"], save_folder="ck", progress_bar=False, **common)
+    first.fit()
+    first.close()
+    assert Path("ck/latest-rank0.pt.symlink").is_file()
+    assert not Path("ck/latest-rank0.pt").exists()
+    again = ComposerClassifier(nn.Linear(4, 3), num_classes=3)
+    second = Trainer(model=again, load_path=f"ck/{given}", progress_bar=False, **common)
+    assert second.state.timestamp.epoch == "1ep"
+    for ours, theirs in zip(again.parameters(), parts["model"].parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    second.close()
+
+
+def _no_links(*arguments, **options):
+    raise OSError(95, "Operation not supported")

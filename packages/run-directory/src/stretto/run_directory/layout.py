@@ -206,6 +206,8 @@ def _refuse_file(directory: str) -> None:
         except OSError:
             pass  # not there, or a link to nowhere or to itself
         if os.path.lexists(candidate):
+            if candidate.is_dir():
+                return  # another rank has made it in between
             what = "a dangling link" if candidate.is_symlink() else "a file"
             raise RunDirectoryIsAFileError(
                 f"The run directory {directory!r} cannot be used: {str(candidate)!r} is {what}, "

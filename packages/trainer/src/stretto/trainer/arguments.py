@@ -12,6 +12,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from stretto.core_events import Algorithm, Callback, LoggerDestination, Time, ensure_time
+from stretto.run_directory.rank import get_global_rank
+from stretto.trainer.checkpoint.source import find_file
 from stretto.trainer.data.spec import DataSpec, dataloader_length, ensure_data_spec
 from stretto.trainer.evaluator import Evaluator, check_subset, ensure_evaluators
 from stretto.trainer.loop.limits import scale_duration
@@ -239,12 +241,10 @@ def _check_filled(spec: DataSpec, what: str) -> None:
 
 
 def _check_load_path(load_path: str | PathLike[str]) -> None:
-    """Check early what can be checked without the checkpoint module: that a local path exists."""
+    """Check early what can be checked before the run directory is settled: that a file is there.
+
+    Only on rank 0, which reads the checkpoint for all: other nodes need not see it.
+    """
     text = str(load_path)
-    if "://" in text or "{" in text:
-        return
-    if not Path(text).exists():
-        raise FileNotFoundError(
-            f"there is no checkpoint at {text}: check load_path, or leave it out to start from "
-            "the beginning"
-        )
+    if "://" not in text and "{" not in text and get_global_rank() == 0:
+        find_file(Path(text).expanduser())
