@@ -151,6 +151,8 @@ class Root:
                 raise self.missing(None)  # an unmounted disk's folder is not to be filled
             try:
                 folder.mkdir(parents=True, exist_ok=True)
+            except FileNotFoundError:
+                continue  # a delete took a parent away in between
             except FileExistsError:
                 if self._blocked(folder):
                     raise
