@@ -28,8 +28,14 @@ class Progress:
     unit: str
 
 
-def train_progress(state: State) -> Progress:
-    """Return the place in the epoch, or in the whole run where that is not counted in epochs."""
+def train_progress(state: State, *, ended: bool = False) -> Progress:
+    """Return the place in the epoch, or in the whole run where that is not counted in epochs.
+
+    Args:
+        state: The state of the run.
+        ended: The loop has just ended: a timestamp at the start of an epoch stands for the end of
+            the one before.
+    """
     timestamp, maximum = state.timestamp, state.max_duration
     label = state.dataloader_label or "train"
     length = state.dataloader_len
@@ -37,8 +43,7 @@ def train_progress(state: State) -> Progress:
         done = timestamp.get(maximum.unit).value
         return Progress(title=label, done=done, total=maximum.value, unit=str(maximum.unit.value))
     in_epoch = timestamp.batch_in_epoch_count
-    # At the end of an epoch the timestamp stands at the start of the next one.
-    ended = in_epoch == 0 and timestamp.epoch_count > 0
+    ended = ended and in_epoch == 0 and timestamp.epoch_count > 0
     epoch = timestamp.epoch_count - 1 if ended else timestamp.epoch_count
     done = length if ended and length is not None else in_epoch
     return Progress(title=f"{label} epoch {epoch}", done=done, total=length, unit="ba")

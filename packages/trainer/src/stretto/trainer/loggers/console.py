@@ -6,7 +6,14 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
-from stretto.core_events import Event, LoggerDestination, Time, create_interval_scheduler
+from stretto.core_events import (
+    Event,
+    LoggerDestination,
+    Time,
+    TimeUnit,
+    create_interval_scheduler,
+    ensure_time,
+)
 from stretto.run_directory.rank import get_global_rank
 from stretto.trainer.loggers._progress import evaluation_progress, train_progress
 
@@ -17,10 +24,13 @@ if TYPE_CHECKING:
 class ConsoleLogger(LoggerDestination["State"]):
     """Writes hyperparameters, training metrics at an interval, and every evaluation's metrics.
 
+    What was reported since the last line is written at the end of the run, and, where the interval
+    is shorter than an epoch, of each epoch, too.
+
     Args:
         log_interval: How often training metrics are written; a number is in epochs. Default:
             every batch.
-        stream: Where to write. Only rank 0 writes.
+        stream: Where to write; standard error by default. Only rank 0 writes.
         log_traces: Whether to write what algorithms did.
 
     Raises:
@@ -30,11 +40,12 @@ class ConsoleLogger(LoggerDestination["State"]):
     def __init__(
         self,
         log_interval: int | str | Time = "1ba",
-        stream: TextIO = sys.stderr,
+        stream: TextIO | None = None,
         log_traces: bool = False,
     ) -> None:
+        self._counts_epochs = ensure_time(log_interval).unit is TimeUnit.EPOCH
         self._is_due = create_interval_scheduler(log_interval, checkpoint_events=False)
-        self._stream = stream
+        self._stream = stream or sys.stderr
         self._with_traces = log_traces
         self._silent = get_global_rank() != 0
         self._latest: dict[str, float] = {}
@@ -63,9 +74,17 @@ class ConsoleLogger(LoggerDestination["State"]):
             self._write_training(state, logger)
 
     def epoch_end(self, state: State, logger: Logger) -> None:
-        """Write the metrics of training, if it is time."""
-        if self._is_due(state, Event.EPOCH_END):
-            self._write_training(state, logger)
+        """Write what no line has shown yet, such as the metrics of the epoch, if it is time."""
+        logger.flush()
+        leftovers = self._latest and not self._counts_epochs
+        if self._is_due(state, Event.EPOCH_END) or leftovers:
+            self._write_training(state, logger, ended=True)
+
+    def fit_end(self, state: State, logger: Logger) -> None:
+        """Write the metrics of training that no line has shown yet."""
+        logger.flush()
+        if self._latest:
+            self._write_training(state, logger, ended=True)
 
     def eval_start(self, state: State, logger: Logger) -> None:
         """Collect the metrics of this evaluation apart from those of training."""
@@ -80,9 +99,9 @@ class ConsoleLogger(LoggerDestination["State"]):
         metrics, self._evaluation = self._evaluation or {}, None
         self._write(f"[{progress.title}]", *_lines(metrics))
 
-    def _write_training(self, state: State, logger: Logger) -> None:
+    def _write_training(self, state: State, logger: Logger, *, ended: bool = False) -> None:
         logger.flush()
-        progress = train_progress(state)
+        progress = train_progress(state, ended=ended)
         total = "" if progress.total is None else f"/{progress.total:g}"
         heading = f"[{progress.title} {progress.done:g}{total} {progress.unit}]"
         metrics, self._latest = self._latest, {}

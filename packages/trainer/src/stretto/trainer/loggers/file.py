@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import sys
+import threading
+import warnings
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from stretto.core_events import LoggerDestination
 from stretto.run_directory import get_node_run_directory, rank
 from stretto.trainer.checkpoint.naming import RUN_VARIABLES, check_template
+from stretto.trainer.loggers._streams import StreamCopy
 
 if TYPE_CHECKING:
+    from io import FileIO
+
     from stretto.core_events import Logger, State, Traces
 
-if TYPE_CHECKING:
-    _Stream = TextIO
-else:
-    _Stream = object
+_MOST_WAITING = 10_000
 
 
 class FileLogger(LoggerDestination["State"]):
@@ -39,13 +42,16 @@ class FileLogger(LoggerDestination["State"]):
         flush_interval: After this many batches everything kept is written.
         overwrite: Whether to begin a file that is there anew. Default: write behind what it holds.
 
+    A disk that is full or gone stops neither the run nor a `print`: one warning, and the lines wait
+    (the last 10,000) until it takes them.
+
     Raises:
         ValueError: A variable is unknown, or a number is less than 1.
     """
 
     def __init__(
         self,
-        filename: str = "{run_directory}/rank_{rank}/logs-rank{rank}.txt",
+        filename: str = "{run_directory}/rank_{rank}/logs.txt",
         remote_file_name: str | None = None,
         *,
         capture_stdout: bool = True,
@@ -71,9 +77,11 @@ class FileLogger(LoggerDestination["State"]):
         self._with_traces = log_traces
         self._flush_interval = flush_interval
         self._overwrite = overwrite
-        self._lines: list[str] = []
-        self._file: TextIO | None = None
-        self._copies: list[_Copy] = []
+        self._lines: list[bytes] = []
+        self._file: FileIO | None = None
+        self._copies: list[StreamCopy] = []
+        self._lock = threading.RLock()
+        self._refused = False
         self.path: Path | None = None
 
     def init(self, state: State, logger: Logger) -> None:
@@ -83,9 +91,9 @@ class FileLogger(LoggerDestination["State"]):
             return
         self.path = Path(_format(self._template, state))
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        mode = "w" if self._overwrite else "a"
-        self._file = self.path.open(mode, encoding="utf-8", errors="backslashreplace")
-        self._copies = [_Copy(name, self) for name in self._captured]
+        # Unbuffered, so that it is known what the disk did not take.
+        self._file = self.path.open("wb" if self._overwrite else "ab", buffering=0)
+        self._copies = [StreamCopy(name, partial(self.write_line, name)) for name in self._captured]
         self._write_waiting()
 
     def log_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
@@ -136,7 +144,8 @@ class FileLogger(LoggerDestination["State"]):
         if self._file is None or self.path is None:
             return
         self._write_waiting()
-        self._file.close()
+        with contextlib.suppress(OSError):
+            self._file.close()
         self._file = None
         if self._remote_template:
             logger.upload_file(
@@ -150,16 +159,27 @@ class FileLogger(LoggerDestination["State"]):
             kind: What stands in the brackets before it.
             text: The line.
         """
-        self._lines.append(f"[{kind}]: {text}\n")
-        if len(self._lines) >= self._buffer_size:
-            self._write_waiting()
+        with self._lock:
+            self._lines.append(f"[{kind}]: {text}\n".encode(errors="backslashreplace"))
+            if len(self._lines) >= self._buffer_size:
+                self._write_waiting()
 
     def _write_waiting(self) -> None:
-        if self._file is None:
-            return
-        lines, self._lines = self._lines, []
-        self._file.writelines(lines)
-        self._file.flush()
+        with self._lock:
+            if self._file is None:
+                return
+            waiting = memoryview(b"".join(self._lines))
+            try:
+                while waiting:
+                    waiting = waiting[self._file.write(waiting) :]
+            except OSError as error:
+                self._lines = waiting.tobytes().splitlines(keepends=True)[-_MOST_WAITING:]
+                if not self._refused:
+                    self._refused = True
+                    warnings.warn(f"the log file {self.path} takes nothing: {error}", stacklevel=2)
+            else:
+                self._lines = []
+                self._refused = False
 
 
 def _format(template: str, state: State) -> str:
@@ -174,35 +194,3 @@ def _format(template: str, state: State) -> str:
     }
     assert set(values) == set(RUN_VARIABLES)
     return template.format_map(values)
-
-
-class _Copy(_Stream):
-    """Stands in for a standard stream: passes everything on, and copies whole lines to a log.
-
-    It stays harmless when something else has been put over it and cannot be taken away: after
-    `stop` it only passes on.
-    """
-
-    def __init__(self, name: str, log: FileLogger) -> None:
-        self._name = name
-        self._log: FileLogger | None = log
-        self._begun = ""
-        self._original: TextIO = getattr(sys, name)
-        setattr(sys, name, self)
-
-    def write(self, text: str) -> int:
-        if self._log is not None:
-            *lines, self._begun = (self._begun + text).split("\n")
-            for line in lines:
-                self._log.write_line(self._name, line)
-        return self._original.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._original, name)
-
-    def stop(self) -> None:
-        if self._log is not None and self._begun:
-            self._log.write_line(self._name, self._begun)
-        self._log = None
-        if getattr(sys, self._name) is self:
-            setattr(sys, self._name, self._original)

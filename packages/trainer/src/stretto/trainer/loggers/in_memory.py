@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from stretto.core_events import Logger, State
 
+_MOST_RECENT = 1024
 _FIELDS = ("iteration", "epoch", "batch", "sample", "token", "batch_in_epoch", "sample_in_epoch")
 
 
@@ -49,9 +50,6 @@ class InMemoryLogger(LoggerDestination["State"]):
         timestamp = self._now if step is None else self._recent.get(step, self._now)
         for name, value in metrics.items():
             self.data.setdefault(name, []).append((timestamp, float(value)))
-        if step is not None:
-            for old in [batch for batch in self._recent if batch < step]:
-                del self._recent[old]
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Note where the run stands."""
@@ -93,3 +91,5 @@ class InMemoryLogger(LoggerDestination["State"]):
     def _note(self, state: State) -> None:
         self._now = state.timestamp
         self._recent[state.timestamp.batch_count] = state.timestamp
+        while len(self._recent) > _MOST_RECENT:
+            del self._recent[next(iter(self._recent))]

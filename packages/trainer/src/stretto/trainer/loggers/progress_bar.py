@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TextIO
 
-from stretto.core_events import LoggerDestination
+from stretto.core_events import LoggerDestination, TimeUnit
 from stretto.run_directory.rank import get_global_rank
 from stretto.trainer.loggers._progress import (
     Progress,
@@ -15,6 +15,7 @@ from stretto.trainer.loggers._progress import (
     format_metrics,
     train_progress,
 )
+from stretto.trainer.loggers._streams import AboveBars, is_terminal
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -33,12 +34,13 @@ class ProgressBarLogger(LoggerDestination["State"]):
     the stream is no terminal, one line is written when a loop ends.
 
     Args:
-        stream: Where to draw. Only rank 0 draws.
+        stream: Where to draw; standard error by default. Only rank 0 draws.
         log_traces: Whether to write what algorithms did.
     """
 
-    def __init__(self, stream: TextIO = sys.stderr, log_traces: bool = False) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO | None = None, log_traces: bool = False) -> None:
+        self._stream = stream or sys.stderr
+        self._stand_ins: list[AboveBars] = []
         self._with_traces = log_traces
         self._silent = get_global_rank() != 0
         self._display: RichProgress | None = None
@@ -82,21 +84,21 @@ class ProgressBarLogger(LoggerDestination["State"]):
 
     def epoch_end(self, state: State, logger: Logger) -> None:
         """Finish the bar, if it is that of the epoch."""
-        progress = train_progress(state)
-        if "epoch" in progress.title:
+        maximum = state.max_duration
+        if maximum is None or maximum.unit is TimeUnit.EPOCH:
             logger.flush()
-            self._finish_train_bar(progress)
+            self._finish_train_bar(train_progress(state, ended=True))
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Finish whatever bar is left."""
         logger.flush()
-        self._finish_train_bar(train_progress(state))
+        self._finish_train_bar(train_progress(state, ended=True))
         self._train_metrics = {}
         self._stop_if_idle()
 
     def eval_start(self, state: State, logger: Logger) -> None:
         """Begin a bar under that of training."""
-        del logger
+        logger.flush()
         self._evaluation_metrics = {}
         if not self._silent:
             self._evaluation_bar = self._add(evaluation_progress(state))
@@ -136,15 +138,17 @@ class ProgressBarLogger(LoggerDestination["State"]):
         self._training = False
         self._train_bar = None
 
-    def _is_terminal(self) -> bool:
-        return not self._stream.closed and self._stream.isatty()
-
     def _add(self, progress: Progress) -> TaskID | None:
-        if not self._is_terminal():
+        if not is_terminal(self._stream):
             return None
         if self._display is None:
             self._display = _make_display(self._stream)
             self._display.start()
+            self._stand_ins = [
+                AboveBars(name, self._write_line)
+                for name in ("stdout", "stderr")
+                if is_terminal(getattr(sys, name))
+            ]
         return self._display.add_task(progress.title, total=progress.total, metrics="")
 
     def _move(self, bar: TaskID | None, progress: Progress, metrics: dict[str, float]) -> None:
@@ -183,6 +187,9 @@ class ProgressBarLogger(LoggerDestination["State"]):
         if idle and self._display is not None:
             self._display.stop()
             self._display = None
+            for stand_in in self._stand_ins:
+                stand_in.stop()
+            self._stand_ins = []
 
 
 def _is_shown(name: str) -> bool:
@@ -209,4 +216,6 @@ def _make_display(stream: TextIO) -> RichProgress:
         TextColumn("{task.fields[metrics]}"),
         console=Console(file=stream),
         refresh_per_second=4,
+        redirect_stdout=False,  # AboveBars does it
+        redirect_stderr=False,
     )
