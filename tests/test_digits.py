@@ -17,6 +17,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = str(ROOT / "examples" / "digits.py")
 COMMANDS = Path(sys.executable).parent
+EPOCHS = 12
 BATCHES_A_EPOCH = 23  # 1,437 images, 64 at a time
 
 
@@ -95,7 +96,9 @@ def test_one_command_trains_mirrors_and_tells_how_to_check(tmp_path):
     assert mirrored(directory) == stored(store_folder(result))
     assert int(result.table["files stored"]) == len(mirrored(directory))
     assert "checkpoints/latest-rank0.pt.symlink" in mirrored(directory)
-    assert len([key for key in mirrored(directory) if re.search(r"checkpoints/ep\d+", key)]) == 20
+    assert (
+        len([key for key in mirrored(directory) if re.search(r"checkpoints/ep\d+", key)]) == EPOCHS
+    )
     assert any(key.startswith("rank_0/") and key.endswith(".txt") for key in mirrored(directory))
 
     run(*result.verify, cwd=tmp_path)
@@ -144,10 +147,12 @@ def test_after_kill_9_of_the_process_group_resume_goes_on_and_the_store_ends_com
     time.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)
     assert process.wait(timeout=30) == -signal.SIGKILL
-    assert not (directory / "checkpoints" / f"ep20-ba{20 * BATCHES_A_EPOCH}-rank0.pt").exists()
+    assert not (
+        directory / "checkpoints" / f"ep{EPOCHS}-ba{EPOCHS * BATCHES_A_EPOCH}-rank0.pt"
+    ).exists()
 
     result = parse(run(*command, "--resume", cwd=tmp_path))
     assert_reads_digits(result)
-    assert batches(directory / "checkpoints" / "latest-rank0.pt") == 20 * BATCHES_A_EPOCH
+    assert batches(directory / "checkpoints" / "latest-rank0.pt") == EPOCHS * BATCHES_A_EPOCH
     assert mirrored(directory) == stored(store_folder(result))
     run(*result.verify, cwd=tmp_path)
