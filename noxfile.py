@@ -140,6 +140,26 @@ def examples(session: nox.Session) -> None:
     session.run(str(commands / "python"), "-m", "pytest", "-q", *chosen, "tests", external=True)
 
 
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the site, warnings being errors, and run its code; `--slow` adds the frameworks."""
+    commands = _sync_everything(session)
+    site = str(Path(session.create_tmp()).resolve() / "site")
+    build = (str(commands / "python"), "-m", "sphinx", "-q", "-W", "--keep-going", "-E")
+    session.run(*build, "docs", site, external=True)
+    environment = {"DOCS_SITE": site}
+    chosen = ["-m", "not slow"]
+    if "--slow" in session.posargs:
+        own = str(session.virtualenv.location)
+        frameworks = ("accelerate>=1.1", "lightning>=2.4", "transformers>=4.46")
+        package = ("--editable", "packages/core-events")
+        _uv(session, "pip", "install", "--quiet", "--python", own, *package, *frameworks)
+        environment["DOCS_FRAMEWORKS_PYTHON"] = str(Path(session.bin) / "python")
+        chosen = []
+    pytest = (str(commands / "python"), "-m", "pytest", "-q", *chosen)
+    session.run(*pytest, *_without_flags(session), "docs", external=True, env=environment)
+
+
 @nox.session(venv_backend="none")
 def lint(session: nox.Session) -> None:
     """Check style, who imports whom, and the sizes of files and functions."""

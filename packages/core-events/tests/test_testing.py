@@ -4,8 +4,10 @@ import itertools
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stretto.core_events import Engine, Event, Logger
+from stretto.core_events import Engine, Event, Logger, grammar
 from stretto.core_events.testing import (
     EventRecorder,
     FakeClock,
@@ -222,3 +224,37 @@ def test_a_fake_clock_moves_when_told_and_also_back():
     assert clock() == clock() == 10
     clock.advance(-3)
     assert clock() == 7
+
+
+def some_sequence(expression, draw):
+    """Spell out one of the sequences of an expression; `draw` decides."""
+    if isinstance(expression, Event):
+        return [expression]
+    if isinstance(expression, grammar.Then):
+        return some_sequence(expression.first, draw) + some_sequence(expression.second, draw)
+    if isinstance(expression, grammar.Choice):
+        options = sorted(expression.options, key=str)
+        return some_sequence(options[draw(len(options))], draw)
+    if not isinstance(expression.body, grammar.Choice) or expression.body.options:
+        times = draw(3)
+        return [event for _ in range(times) for event in some_sequence(expression.body, draw)]
+    return []
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from(["fit", "prediction", "setting up"]))
+def test_what_the_parts_describe_is_a_run(random, name):
+    sequence = some_sequence(grammar.PARTS[name], random.randrange)
+    assert check_sequence(sequence) is None
+
+
+def test_the_parts_name_every_event():
+    def events(expression):
+        if isinstance(expression, Event):
+            return {expression}
+        if isinstance(expression, grammar.Choice):
+            return set().union(*map(events, expression.options))
+        if isinstance(expression, grammar.Then):
+            return events(expression.first) | events(expression.second)
+        return events(expression.body)
+
+    assert set().union(*map(events, grammar.PARTS.values())) == set(Event)

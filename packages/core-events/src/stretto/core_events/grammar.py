@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from stretto.core_events.event import Event
 
-__all__ = ["RESUMED_RUN", "RUN", "SequenceFault", "check_sequence"]
+__all__ = ["PARTS", "RESUMED_RUN", "RUN", "SequenceFault", "check_sequence"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,6 +164,17 @@ _RESUMED_FIT = _sequence(
 )
 _ANYTHING = _some(_either(_FIT, _STANDALONE, _PREDICT))
 
+PARTS: dict[str, Expression] = {
+    "setting up": _SETUP,
+    "fit": _sequence(Event.FIT_START, _EPOCHS, _maybe(_START_OF_EPOCH, _BATCHES), _FIT_END),
+    "epoch": _sequence(_START_OF_EPOCH, _TO_END_OF_EPOCH),
+    "batch": _BATCH,
+    "evaluations due": _EVALUATIONS_DUE,
+    "evaluation": _EVALUATION,
+    "standalone evaluation": _STANDALONE,
+    "prediction": _PREDICT,
+}
+"""The parts of a run by name, for whoever draws or explains them; a fit without interruptions."""
 RUN: Expression = _sequence(_SETUP, _ANYTHING)
 """A run that starts afresh: set up, then fits, evaluations and predictions in any number."""
 RESUMED_RUN: Expression = _sequence(_SETUP, _WITHOUT_FIT, _maybe(_RESUMED_FIT), _ANYTHING)
