@@ -101,7 +101,7 @@ class Journal:
         destination: URI of the destination, without secrets.
 
     Attributes:
-        records: All known records by path.
+        records: All known records by path; look up in it, but iterate over `snapshot`.
         writer: Name of this journal's writer in the store's manifest, made once and kept.
         mark: Sequence number of the last manifest that is known to be in the store; 0 for none.
         unmarked: Paths that changed after that manifest.
@@ -149,6 +149,11 @@ class Journal:
             if self.records.pop(path, None) is not None:
                 self.unmarked.add(path)
                 self._append(_encode(["x", path]))
+
+    def snapshot(self) -> dict[str, Record]:
+        """Return a copy of all records, consistent though others go on putting."""
+        with self._lock:
+            return self.records.copy()
 
     def take_unmarked(self) -> set[str]:
         """Return the paths that no manifest in the store knows yet, and start a new set."""

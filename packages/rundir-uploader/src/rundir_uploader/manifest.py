@@ -322,7 +322,7 @@ class ManifestWriter:
     def _write(
         self, head: ManifestHead, paths: set[str], *, pending: int, finished: bool
     ) -> ManifestHead:
-        records = dict(self._journal.records)
+        records = self._journal.snapshot()
         sequence = head.sequence + 1
         snapshot, deltas = head.snapshot, head.deltas
         if self._since_snapshot is not None:

@@ -7,24 +7,23 @@ of them are daemons of a `Mirror`, which knows nothing of trainers and processes
 from __future__ import annotations
 
 import contextlib
-import random
 import threading
 import time
 from collections.abc import Callable
 
 from rundir_uploader.conditions import Conditions
 from rundir_uploader.journal import Journal
-from rundir_uploader.keys import STATE_FOLDER, printable
+from rundir_uploader.keys import STATE_FOLDER
 from rundir_uploader.manifest import ManifestWriter
+from rundir_uploader.outcomes import Outcomes
 from rundir_uploader.planner import Planner, ScanReport
 from rundir_uploader.queue import UploadQueue
 from rundir_uploader.reconcile import adopt, forget_missing
-from rundir_uploader.rounds import Rounds
+from rundir_uploader.rounds import Round, Rounds
 from rundir_uploader.settings import MirrorSettings
 from rundir_uploader.staging import Stager
 from rundir_uploader.status import UploadStatus
-from rundir_uploader.task import Task
-from rundir_uploader.transfer import Outcome, Result, Transfer
+from rundir_uploader.transfer import Transfer
 from stretto.object_store import ObjectStoreError, Store
 
 Missing = list[tuple[str, str]]
@@ -33,8 +32,6 @@ Missing = list[tuple[str, str]]
 _HOUSEKEEPING = 1.0
 _MANIFEST_EVERY = 10.0
 _POLL = 0.05
-_BUSY_TRIES = 8
-_MAX_BACKOFF = 60.0
 _LAST_LOOKS = 3
 
 
@@ -73,21 +70,21 @@ class Mirror:
             conditions=conditions,
             clock=clock,
         )
+        self._rounds = Rounds()
+        self._outcomes = Outcomes(
+            self._queue,
+            self._planner,
+            conditions,
+            settle=settings.pacing.settle,
+            rescan=self.trigger,
+            clock=clock,
+        )
         self._transfer = Transfer(
-            settings.root,
-            store,
-            settings.prefix,
-            journal,
-            progress=self._on_progress,
+            settings.root, store, settings.prefix, journal, progress=self._outcomes.on_progress
         )
         self._manifest = ManifestWriter(store, settings.prefix, journal)
-        self._rounds = Rounds()
         self._report = ScanReport(0)
         self._state: str = "running"
-        self._last_success = clock()
-        self._sent = 0
-        self._transferred = 0
-        self._retries = 0
         self._threads: list[threading.Thread] = []
 
     @property
@@ -187,12 +184,12 @@ class Mirror:
         self._state = "draining"
         deadline = None if timeout is None else self._clock() + timeout
         looks = 1
-        before = self._transferred
+        before = self._outcomes.done
         missing, ended = self._drain(timeout)
         # What was sent may have changed while it was under way, so look again.
-        while ended and not missing and self._transferred > before and looks < _LAST_LOOKS:
+        while ended and not missing and self._outcomes.done > before and looks < _LAST_LOOKS:
             looks += 1
-            before = self._transferred
+            before = self._outcomes.done
             left = None if deadline is None else max(0.0, deadline - self._clock())
             missing, ended = self._drain(left)
         if ended and not (missing and self._conditions.holds("store:")):
@@ -234,10 +231,10 @@ class Mirror:
         self._journal.sync()
         pending = self._queue.pending()
         now = self._clock()
-        held = dict(self._planner.held)
+        held = self._planner.held.copy()
         objects = [
             record
-            for record in list(self._journal.records.values())
+            for record in self._journal.snapshot().values()
             if record.kind.has_object and record.deleted_at is None
         ]
         ages = [item.age for item in pending] + [now - since for since in held.values()]
@@ -249,8 +246,8 @@ class Mirror:
             pending_bytes=sum(item.size for item in pending),
             in_flight=self._queue.running,
             failed=tuple((item.path, item.reason) for item in pending if item.failed),
-            retries=self._retries,
-            sent_bytes=self._sent + self._manifest.sent,
+            retries=self._outcomes.failures,
+            sent_bytes=self._outcomes.sent + self._manifest.sent,
             gone=self._planner.gone,
             lag=max(ages, default=0.0),
             scans=self._rounds.ended,
@@ -272,12 +269,11 @@ class Mirror:
         if number is None:
             return [(".", "the scan did not end in time")], False
         why = ""
-        self._last_success = max(self._last_success, began)
         while self._queue.unsettled(number, began):
             now = self._clock()
             if deadline is not None and now >= deadline:
                 why = f"not stored within {timeout:g} s"
-            elif now - self._last_success >= self.settings.no_progress_timeout:
+            elif now - max(began, self._outcomes.last_success) >= self.settings.no_progress_timeout:
                 why = f"nothing could be stored for {self.settings.no_progress_timeout:g} s"
             if why or self._rounds.stopped:
                 break
@@ -296,10 +292,16 @@ class Mirror:
             found = self._rounds.begin(interval)
             if found is None:
                 return
-            self._report = self._planner.scan(
-                found.number, urgent=found.urgent, stager=found.stager
-            )
+            self._report = self._scan(found)
             self._rounds.end()
+
+    def _scan(self, found: Round) -> ScanReport:
+        try:
+            return self._planner.scan(found.number, urgent=found.urgent, stager=found.stager)
+        except Exception as error:  # a scan that fails must not be the last one
+            reason = f"cannot be scanned: {type(error).__name__}: {error}"
+            self._conditions.begin("scan", f"{self.settings.directory} {reason}")
+            return ScanReport(found.number, errors=[(".", reason)])
 
     def _transfer_loop(self) -> None:
         while self._transfer_next():
@@ -311,62 +313,9 @@ class Mirror:
         if task is None:
             return False
         rested = self._queue.age(task.entry.path) >= self.settings.pacing.max_settle
-        self._settle(task, self._transfer.run(task, patient=not task.urgent and not rested))
+        outcome = self._transfer.run(task, patient=not task.urgent and not rested)
+        self._outcomes.settle(task, outcome)
         return True
-
-    def _settle(self, task: Task, outcome: Outcome) -> None:
-        path = task.entry.path
-        if outcome.result is Result.FAILED:
-            self._retries += 1
-            self._conditions.begin(
-                outcome.condition,
-                f"{printable(path)} could not be stored: {outcome.reason}. "
-                "The run goes on, and it is tried again.",
-            )
-            self._retry(task, outcome.reason, final=outcome.final)
-        elif outcome.result is Result.CHANGED:
-            if outcome.entry is not None:
-                self._queue.put_off(task, self.settings.pacing.settle, outcome.entry)
-            else:
-                tries = self._queue.attempts(path) + 1
-                self._queue.retry(
-                    task,
-                    delay=0.1 * tries,
-                    reason="changes while it is read",
-                    final=tries >= _BUSY_TRIES,
-                )
-        elif outcome.result is Result.OUTDATED:
-            self._retry(task, "became something else while it was queued", final=False)
-            self.trigger()
-        else:
-            self._done(task, outcome)
-
-    def _done(self, task: Task, outcome: Outcome) -> None:
-        if outcome.result is Result.GONE:
-            self._planner.gone += 1
-            self._conditions.info(f"{printable(task.entry.path)} was deleted before it was stored")
-        else:
-            self._sent += outcome.sent
-            self._transferred += 1
-            self._last_success = self._clock()
-            if outcome.result is Result.SENT:
-                self._conditions.end_all("store:", "the store can be written to again")
-            if self._queue.attempts(task.entry.path):
-                self._conditions.end_all("refused:", "what the store had refused, it takes now")
-                self._conditions.end(
-                    f"source:{task.entry.path}", f"{printable(task.entry.path)} can be read again"
-                )
-        newer = self._queue.newer(task)
-        dropping = newer if newer is not None and not self._planner.wants(newer) else None
-        self._queue.finish(task, dropping=dropping)
-
-    def _retry(self, task: Task, reason: str, *, final: bool) -> None:
-        attempts = self._queue.attempts(task.entry.path)
-        delay = min(_MAX_BACKOFF, 0.25 * 2.0 ** min(attempts, 10)) * random.uniform(0.75, 1.25)
-        self._queue.retry(task, delay=delay, reason=reason, final=final)
-
-    def _on_progress(self, _size: int) -> None:
-        self._last_success = self._clock()
 
     def _house_loop(self) -> None:
         due = self._clock() + _MANIFEST_EVERY

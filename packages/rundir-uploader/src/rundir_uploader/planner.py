@@ -297,7 +297,7 @@ class Planner:
             self._journal.put(bare_record(entry, kind, self._wall_ns() / 1e9))
 
     def _look_for_deleted(self, this: _Pass) -> None:
-        for path, record in list(self._journal.records.items()):
+        for path, record in self._journal.snapshot().items():
             if record.deleted_at is not None or path in this.seen:
                 continue
             if record.kind is RecordKind.EMPTY_DIRECTORY:
@@ -310,7 +310,7 @@ class Planner:
         for path in self._queue.paths():
             if path not in this.seen and path not in this.folders and is_gone(self._root, path):
                 self.gone += self._queue.discard(path)
-        for path in [path for path in self.held if path not in this.seen]:
+        for path in self.held.copy().keys() - this.seen:
             self.held.pop(path, None)
 
 

@@ -27,7 +27,7 @@ def forget_missing(store: Store, prefix: str, journal: Journal) -> list[str]:
     sizes = {meta.key: meta.size for meta in store.list(prefix)}
     wrong = [
         path
-        for path, record in list(journal.records.items())
+        for path, record in journal.snapshot().items()
         if record.kind.has_object and sizes.get(_key(prefix, record)) != record.size
     ]
     for path in wrong:

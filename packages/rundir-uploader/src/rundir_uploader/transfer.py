@@ -285,7 +285,7 @@ class Transfer:
         """
         in_the_way = [
             record
-            for other, record in list(self._journal.records.items())
+            for other, record in self._journal.snapshot().items()
             if record.kind.has_object
             and (other.startswith(path + "/") or path.startswith(other + "/"))
             and is_gone_as_file(self._root, record)
