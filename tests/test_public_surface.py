@@ -103,8 +103,12 @@ def members(name: str, cls: type) -> list[str]:
     return lines
 
 
+def is_plain_error(cls: type) -> bool:
+    return issubclass(cls, BaseException) and not inspect.isfunction(cls.__init__)
+
+
 def signature_of(thing: object) -> str:
-    if isinstance(thing, type) and thing.__init__ is BaseException.__init__:
+    if isinstance(thing, type) and is_plain_error(thing):
         return "(*args)"  # Python versions tell differently
     try:
         text = str(inspect.signature(thing))
