@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import random
 import socket
 import stat
@@ -216,6 +217,8 @@ def test_what_cannot_be_read_is_told_after_everything_else_was_found(tmp_path, m
     with pytest.raises(IncompleteScanError, match=r"tmp|b") as caught:
         found.extend(entry.path for entry in scan(tmp_path))
     assert [error.filename for error in caught.value.errors] == [str(tmp_path / "b")]
+    sent = pickle.loads(pickle.dumps(caught.value))
+    assert (str(sent), sent.directory) == (str(caught.value), str(tmp_path))
 
     reported: list[OSError] = []
     found = [entry.path for entry in scan(tmp_path, on_error=reported.append)]

@@ -39,6 +39,7 @@ class IncompleteScanError(RunDirectoryError):
     """A scan could not read everything; what it could read had been yielded before.
 
     Attributes:
+        directory: The directory that was scanned.
         errors: One error for each path that could not be read; each carries ``filename``.
     """
 
@@ -49,6 +50,7 @@ class IncompleteScanError(RunDirectoryError):
             directory: The directory that was scanned.
             errors: What went wrong, at least one.
         """
+        self.directory = directory
         self.errors: tuple[OSError, ...] = tuple(errors)
         first = self.errors[0]
         super().__init__(
@@ -56,3 +58,7 @@ class IncompleteScanError(RunDirectoryError):
             f"the first {first.filename!r}: {first.strerror}. Everything else was scanned. "
             f"Give read permission, exclude the path, or pass on_error to go on without it."
         )
+
+    def __reduce__(self) -> tuple[type[IncompleteScanError], tuple[str, tuple[OSError, ...]]]:
+        """Let the error cross a process boundary."""
+        return type(self), (self.directory, self.errors)
