@@ -174,7 +174,12 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Check the sources with pyright in strict mode."""
     commands = _sync_everything(session)
-    session.run(str(commands / "pyright"), external=True)
+    told = session.run(str(commands / "pyright"), "--stats", external=True, silent=True)
+    print(told)
+    checked = re.search(r"Total files checked: (\d+)", str(told))
+    sources = len(list(ROOT.glob("packages/*/src/**/*.py")))
+    if checked is None or int(checked[1]) < sources:
+        session.error(f"pyright checked {checked and checked[1]} of {sources} files")
 
 
 @nox.session
