@@ -108,20 +108,35 @@ CASES = [(python, package) for package in TORCH_FREE for python in PYTHONS] + [
 ]
 
 
-@nox.session
-@nox.parametrize("python,package", CASES, ids=[f"{package}-{python}" for python, package in CASES])
-def tests(session: nox.Session, package: str) -> None:
-    """Test a package with what it declares and nothing else; torch-free ones on every Python."""
+def _install_alone(session: nox.Session, package: str, *options: str) -> None:
+    """Install a package, editable, with what it and its tests declare and nothing else."""
     groups = ["--group", "pyproject.toml:test"]
     own = f"packages/{package}/pyproject.toml"
     if re.search(r"^\[dependency-groups\]\s*\ntest\b", (ROOT / own).read_text(), re.M):
         groups += ["--group", f"{own}:test"]
-    python = session.virtualenv.location
-    package_itself = ("--editable", f"packages/{package}")
-    _uv(session, "pip", "install", "--quiet", "--python", python, *package_itself, *groups)
+    target = ("--quiet", "--python", session.virtualenv.location, *options)
+    _uv(session, "pip", "install", *target, "--editable", f"packages/{package}", *groups)
+
+
+def _run_tests(session: nox.Session, package: str, *chosen: str) -> None:
     pytest = ("python", "-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml"), "--rootdir", ".")
-    chosen = [*_markers(session, package), *_without_flags(session)]
-    session.run(*pytest, *chosen, f"packages/{package}/tests")
+    session.run(*pytest, *chosen, *_without_flags(session), f"packages/{package}/tests")
+
+
+@nox.session
+@nox.parametrize("python,package", CASES, ids=[f"{package}-{python}" for python, package in CASES])
+def tests(session: nox.Session, package: str) -> None:
+    """Test a package with what it declares and nothing else; torch-free ones on every Python."""
+    _install_alone(session, package)
+    _run_tests(session, package, *_markers(session, package))
+
+
+@nox.session(python=PYTHONS[0])
+@nox.parametrize("package", TORCH_FREE, ids=TORCH_FREE)
+def lowest(session: nox.Session, package: str) -> None:
+    """Test a torch-free package on the lowest versions that it declares, on the oldest Python."""
+    _install_alone(session, package, "--resolution", "lowest-direct")
+    _run_tests(session, package, "-m", "not slow and not server")
 
 
 @nox.session(venv_backend="none")
