@@ -155,24 +155,31 @@ def examples(session: nox.Session) -> None:
     session.run(str(commands / "python"), "-m", "pytest", "-q", *chosen, "tests", external=True)
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def docs(session: nox.Session) -> None:
     """Build the site, warnings being errors, and run its code; `--slow` adds the frameworks."""
     commands = _sync_everything(session)
-    site = str(Path(session.create_tmp()).resolve() / "site")
-    build = (str(commands / "python"), "-m", "sphinx", "-q", "-W", "--keep-going", "-E")
-    session.run(*build, "docs", site, external=True)
+    scratch = Path(session.create_tmp()).resolve()
+    site = str(scratch / "site")
+    python = str(commands / "python")
+    build = (python, "-m", "sphinx", "-q", "-W", "--keep-going", "-E", "docs", site)
+    session.run(*build, external=True)
     environment = {"DOCS_SITE": site}
     chosen = ["-m", "not slow"]
     if "--slow" in session.posargs:
-        own = str(session.virtualenv.location)
-        frameworks = ("accelerate>=1.1", "lightning>=2.4", "transformers>=4.46")
-        package = ("--editable", "packages/core-events")
-        _uv(session, "pip", "install", "--quiet", "--python", own, *package, *frameworks)
-        environment["DOCS_FRAMEWORKS_PYTHON"] = str(Path(session.bin) / "python")
+        environment["DOCS_FRAMEWORKS_PYTHON"] = _install_frameworks(session, scratch / "frameworks")
         chosen = []
-    pytest = (str(commands / "python"), "-m", "pytest", "-q", *chosen)
-    session.run(*pytest, *_without_flags(session), "docs", external=True, env=environment)
+    pytest = (python, "-m", "pytest", "-q", *chosen, *_without_flags(session), "docs")
+    session.run(*pytest, external=True, env=environment)
+
+
+def _install_frameworks(session: nox.Session, place: Path) -> str:
+    """Make an environment with core-events and the frameworks that its pages show."""
+    _uv(session, "venv", "--quiet", "--allow-existing", "--python", BASE_PYTHON, str(place))
+    frameworks = ("accelerate>=1.1", "lightning>=2.4", "transformers>=4.46")
+    package = ("--editable", "packages/core-events")
+    _uv(session, "pip", "install", "--quiet", "--python", str(place), *package, *frameworks)
+    return str(place / ("Scripts" if os.name == "nt" else "bin") / "python")
 
 
 @nox.session(venv_backend="none")
