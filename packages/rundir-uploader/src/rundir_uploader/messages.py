@@ -6,10 +6,12 @@ others are JSON. From the uploader: frames, each four bytes of length and a pick
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
 import select
 import struct
+import termios
 import threading
 from typing import Any, BinaryIO
 
@@ -51,6 +53,19 @@ def _read_exactly(file: BinaryIO, size: int) -> bytes | None:
         parts.append(data)
         size -= len(data)
     return b"".join(parts)
+
+
+def unread(pipe: int) -> int:
+    """Return how many bytes wait in a pipe; 0 where the system does not tell.
+
+    Args:
+        pipe: Descriptor of either end.
+    """
+    try:
+        (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+    except OSError:
+        return 0
+    return int(count)
 
 
 class FrameWriter:

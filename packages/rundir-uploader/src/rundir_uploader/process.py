@@ -19,7 +19,7 @@ from rundir_uploader.conditions import Report
 from rundir_uploader.errors import WorkerError
 from rundir_uploader.forks import close_guarded, guard, is_guarded
 from rundir_uploader.lock import state_folder
-from rundir_uploader.messages import TRIGGER, encode_frame, read_frame
+from rundir_uploader.messages import TRIGGER, encode_frame, read_frame, unread
 from rundir_uploader.mirror import Missing
 from rundir_uploader.session import SessionPlan
 from rundir_uploader.status import UploadStatus
@@ -59,6 +59,8 @@ class WorkerProcess:
         self._plan = plan
         self._report = report
         self._lock = threading.Lock()
+        self._pipe_lock = threading.Lock()  # never held while anything waits
+        self._trigger_is_last = False
         self._process: subprocess.Popen[bytes] | None = None
         self._input = -1
         self._requests: dict[int, _Request] = {}
@@ -98,12 +100,16 @@ class WorkerProcess:
         return ready
 
     def trigger(self) -> None:
-        """Ask for a scan: one short write, which never waits."""
-        with self._lock:
-            if is_guarded(self._input):
-                # A full pipe holds triggers enough; a broken one is the reader's business.
-                with contextlib.suppress(OSError):
-                    os.write(self._input, TRIGGER)
+        """Ask for a scan: at most one short write, which never waits."""
+        with self._pipe_lock:
+            if not is_guarded(self._input):
+                return
+            if self._trigger_is_last and unread(self._input):
+                return  # one that was not read yet speaks for this one too
+            # A broken pipe is the reader's business; a full one is as good as a trigger.
+            with contextlib.suppress(OSError):
+                os.write(self._input, TRIGGER)
+                self._trigger_is_last = True
 
     def stage(self) -> None:
         """See `Session.stage`; waits for the copies."""
@@ -121,15 +127,25 @@ class WorkerProcess:
     def close(self, timeout: float | None = None) -> Missing:
         """See `Mirror.close`; waits for the end of the process.
 
+        Interrupted, as by Ctrl-C, it leaves the process alone, which then stores the rest.
+
         Args:
             timeout: Seconds after which to give up.
         """
         self._closing = True
         try:
-            return self._missing(self._ask({"do": "close", "timeout": timeout}))
-        finally:
+            missing = self._missing(self._ask({"do": "close", "timeout": timeout}))
+        except WorkerError:  # it is gone already
             self._ended = True
             self._reap()
+            raise
+        except BaseException:
+            self._ended = True
+            self.kill_input()
+            raise
+        self._ended = True
+        self._reap()
+        return missing
 
     def status(self, timeout: float = 5.0) -> UploadStatus:
         """Return how things are, or how they were when the process last answered.
@@ -146,8 +162,7 @@ class WorkerProcess:
     def kill_input(self) -> None:
         """Close the pipe: the process takes it that the trainer is gone."""
         self._closing = True
-        with self._lock:
-            self._close_input()
+        self._close_input()
 
     @property
     def pid(self) -> int | None:
@@ -158,31 +173,46 @@ class WorkerProcess:
         return [(path, reason) for path, reason in reply["missing"]]
 
     def _ask(self, request: dict[str, Any], timeout: float | None = None) -> dict[str, Any]:
+        deadline = None if timeout is None else time.monotonic() + timeout
         with self._lock:
             if self._dead is not None:
                 raise self._dead
             number = self._next_id = self._next_id + 1
             line = json.dumps({**request, "id": number}).encode() + b"\n"
             asked = self._requests[number] = _Request(line)
-            self._send_line(line)
-        if not asked.answered.wait(timeout):
+        try:
+            self._send_line(line, deadline)
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not asked.answered.wait(left):
+                raise TimeoutError("the uploader's own process did not answer in time")
+        finally:  # nobody waits for it any more, whatever ended the wait
             with self._lock:
                 self._requests.pop(number, None)
-            raise TimeoutError("the uploader's own process did not answer in time")
         if asked.error is not None:
             raise asked.error
         return asked.reply
 
-    def _send_line(self, line: bytes) -> None:
-        """Write a line; if the process is gone, the next one gets it."""
-        view = memoryview(line)
-        while view and self._input >= 0:
-            try:
-                view = view[os.write(self._input, view) :]
-            except BlockingIOError:
-                time.sleep(0.01)
-            except OSError:
-                return
+    def _send_line(self, line: bytes, deadline: float | None = None) -> None:
+        """Write a line; if the process is gone, the next one gets it.
+
+        A line is far shorter than what a pipe takes in one piece, so it goes whole or not at all.
+        """
+        while True:
+            with self._pipe_lock:
+                if self._input < 0:
+                    return
+                try:
+                    os.write(self._input, line)
+                except BlockingIOError:
+                    pass
+                except OSError:
+                    return
+                else:
+                    self._trigger_is_last = False
+                    return
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError("the uploader's own process does not read what it is sent")
+            time.sleep(0.01)
 
     def _spawn(self) -> BinaryIO:
         if not sys.executable:
@@ -205,8 +235,9 @@ class WorkerProcess:
         with contextlib.suppress(BrokenPipeError):  # it died at once: the reader finds out
             stdin.write(encode_frame(sys.path) + encode_frame(self._plan))
             stdin.flush()
-        with self._lock:
+        with self._pipe_lock:
             self._process = process
+            self._trigger_is_last = False
             self._input = os.dup(stdin.fileno())
             os.set_blocking(self._input, False)
             guard(self._input)
@@ -242,8 +273,9 @@ class WorkerProcess:
                 self._give_up(code, error)
                 return
             with self._lock:
-                for request in self._requests.values():
-                    self._send_line(request.line)
+                lines = [request.line for request in self._requests.values()]
+            for line in lines:
+                self._send_line(line)
 
     def _is_over(self) -> bool:
         """Whether the process was meant to end, or never came to begin."""
@@ -299,13 +331,14 @@ class WorkerProcess:
             request.answered.set()
 
     def _close_input(self) -> None:
-        if self._input >= 0:
-            close_guarded(self._input)
-            self._input = -1
+        with self._pipe_lock:
+            if self._input >= 0:
+                close_guarded(self._input)
+                self._input = -1
 
     def _reap(self) -> int | None:
-        with self._lock:
-            self._close_input()
+        """Wait for a process that has said its last word, or that ended; kill it if it hangs."""
+        self._close_input()
         process = self._process
         if process is None:
             return None

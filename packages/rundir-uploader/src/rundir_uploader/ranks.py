@@ -48,32 +48,27 @@ class RankPlan:
         local_world_size: How many ranks there are on this node, rank 0 included.
         stale: What dead ranks of an earlier run had said when this run began, by local rank.
         grace: Seconds to wait for a rank that has never said anything.
-        patience: Seconds to wait for a rank that lives on.
     """
 
     local_world_size: int
     stale: Mapping[int, str] = field(default_factory=dict[int, str])
     grace: float = 30.0
-    patience: float = 600.0
 
     @classmethod
-    def begin(
-        cls, directory: Path, local_world_size: int, *, grace: float = 30.0, patience: float = 600.0
-    ) -> RankPlan:
+    def begin(cls, directory: Path, local_world_size: int, *, grace: float = 30.0) -> RankPlan:
         """Look at what was left from an earlier run.
 
         Args:
             directory: The node run directory.
             local_world_size: How many ranks there are on this node.
             grace: Seconds to wait for a rank that has never said anything.
-            patience: Seconds to wait for a rank that lives on.
         """
         stale: dict[int, str] = {}
         for rank in range(1, local_world_size):
             said = _read(directory, rank)
             if said and not _lives(said):
                 stale[rank] = said
-        return cls(local_world_size=local_world_size, stale=stale, grace=grace, patience=patience)
+        return cls(local_world_size=local_world_size, stale=stale, grace=grace)
 
     def wait(
         self,
@@ -83,7 +78,7 @@ class RankPlan:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> list[int]:
-        """Wait until every other rank has finished or died.
+        """Wait until every other rank has finished or died, however long one lives.
 
         Args:
             directory: The node run directory.
@@ -92,7 +87,7 @@ class RankPlan:
             sleep: Waits.
 
         Returns:
-            The local ranks that were not waited for to the end.
+            The local ranks that were not waited for to the end; empty unless told to give up.
         """
         began = clock()
         pause = 0.02
@@ -111,7 +106,7 @@ class RankPlan:
         said = _read(directory, rank)
         if not said or said == self.stale.get(rank):
             return waited >= self.grace
-        return not _lives(said) or waited >= self.patience
+        return not _lives(said)
 
 
 def _read(directory: Path, local_rank: int) -> str:

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, cast
 from rundir_uploader.errors import UploaderError
 from rundir_uploader.messages import FrameWriter, read_frame
 from rundir_uploader.mirror import Missing
+from rundir_uploader.ranks import RankPlan
 from rundir_uploader.session import Session, SessionPlan
 
 _POLL = 0.2
@@ -150,12 +151,14 @@ class Worker:
         done: list[Missing] = []
 
         def work() -> None:
+            began = time.monotonic()
+            left: Missing = []
             if self._plan.ranks is not None:
-                left = self._plan.ranks.wait(self._plan.mirror.directory, give_up=stopped.is_set)
-                for rank in left:
-                    self._log("warning", f"local rank {rank} did not say that it has finished")
+                left = self._wait_for_ranks(self._plan.ranks, stopped, timeout)
             if not stopped.is_set():
-                done.append(session.mirror.close(timeout))
+                # What the ranks took is gone; one look is owed all the same.
+                rest = timeout and max(1.0, timeout - (time.monotonic() - began))
+                done.append(session.mirror.close(rest) + left)
 
         worker = threading.Thread(target=work, name="finish", daemon=True)
         worker.start()
@@ -172,6 +175,22 @@ class Worker:
         if told:
             self._replies.send({"id": request["id"], "missing": missing, "status": status})
         return missing
+
+    def _wait_for_ranks(
+        self, ranks: RankPlan, stopped: threading.Event, timeout: float | None
+    ) -> Missing:
+        """Wait until no other rank writes any more; return those that may go on, as missing."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+
+        def give_up() -> bool:
+            late = deadline is not None and time.monotonic() >= deadline
+            return stopped.is_set() or late
+
+        left = ranks.wait(self._plan.mirror.directory, give_up=give_up)
+        reasons = [f"local rank {rank} did not say that it has finished" for rank in left]
+        for reason in reasons:
+            self._report("warning", f"{reason}; what it still writes is not stored")
+        return [(".", reason) for reason in reasons]
 
     def _must_leave(self, session: Session, *, told: bool) -> bool:
         if told and self._plan.owner.is_alive():
