@@ -58,19 +58,38 @@ def upload_file(
         FileNotFoundError: There is no such file.
         CorruptedError: The store holds other bytes than were sent.
     """
-    with Path(path).open("rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size <= SMALL_FILE:
-            data = file.read(SMALL_FILE + 1)
-            if len(data) <= SMALL_FILE:
-                return _upload_bytes(store, key, data, mode, metadata, progress)
-            file.seek(0)
-        source = Path(path) if progress is None else _CountingReader(file, size, progress)
-        result = store.put(key, source, mode=mode, metadata=metadata)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = _read_small(descriptor)
+        if data is not None:
+            return _upload_bytes(store, key, data, mode, metadata, progress)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        with open(descriptor, "rb", buffering=0, closefd=False) as file:
+            size = os.fstat(descriptor).st_size
+            source = Path(path) if progress is None else _CountingReader(file, size, progress)
+            result = store.put(key, source, mode=mode, metadata=metadata)
+    finally:
+        os.close(descriptor)
     _compare_size(store, key, result.size)
     if progress is not None:
         progress(result.size, result.size)
     return result
+
+
+def _read_small(descriptor: int) -> bytes | None:
+    """All of a file, or None if it is not small. It may be growing."""
+    size = os.fstat(descriptor).st_size
+    if size > SMALL_FILE:
+        return None
+    data = os.read(descriptor, size + 1)
+    while len(data) != size:
+        more = os.read(descriptor, SMALL_FILE)
+        if not more:
+            break
+        data += more
+        if len(data) > SMALL_FILE:
+            return None
+    return data
 
 
 def _upload_bytes(

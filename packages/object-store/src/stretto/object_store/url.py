@@ -59,17 +59,19 @@ def parse_url(url: str | os.PathLike[str]) -> StoreUrl:
     if scheme == "file":
         return _parse_file(rest, text)
     bucket, _, prefix = rest.partition("/")
-    if "@" in bucket or (":" in bucket and scheme != "sftp"):
+    if "@" in bucket or (":" in bucket and (scheme != "sftp" or "@" in rest)):
         raise InvalidUrlError(
             f"store URL {_safe(text)!r} holds a credential or a port; pass credentials through "
             "the environment and the endpoint as an option"
         )
     if not bucket and scheme != "memory":
-        raise InvalidUrlError(f"store URL {text!r} names no bucket; write {scheme}://BUCKET/PREFIX")
+        raise InvalidUrlError(
+            f"store URL {_safe(text)!r} names no bucket; write {scheme}://BUCKET/PREFIX"
+        )
     try:
         return StoreUrl(scheme=scheme, bucket=bucket, prefix=validate_prefix(prefix))
     except InvalidKeyError as error:
-        raise InvalidUrlError(f"store URL {text!r}: its prefix {error.message}") from None
+        raise InvalidUrlError(f"store URL {_safe(text)!r}: its prefix {error.message}") from None
 
 
 def _parse_file(rest: str, text: str) -> StoreUrl:
@@ -79,5 +81,5 @@ def _parse_file(rest: str, text: str) -> StoreUrl:
 
 
 def _safe(text: str) -> str:
-    """The URL without anything that may be a credential before an ``@``."""
-    return re.sub(r"://[^/]*@", "://***@", text)
+    """The URL without anything before its last ``@``: secrets hold slashes and ``@`` too."""
+    return re.sub(r"://.*@", "://***@", text, flags=re.DOTALL)

@@ -283,7 +283,12 @@ def _require_folder(path: Path, *, create: bool, uri: str) -> None:
 
 
 def open_local(
-    url: StoreUrl, *, create: bool = False, durable: bool = True, **options: object
+    url: StoreUrl,
+    *,
+    create: bool = False,
+    durable: bool = True,
+    must_exist: bool = False,
+    **options: object,
 ) -> LocalStore:
     """The store in a folder, which is made if it is missing.
 
@@ -291,13 +296,15 @@ def open_local(
         url: Its prefix is the absolute path.
         create: Without meaning here: the folder is made either way.
         durable: Flush to the disk before a write counts as done.
+        must_exist: Refuse a folder that is missing, rather than making it.
         **options: There are no others.
 
     Raises:
         InvalidUrlError: An unknown option was given, or the path is not a folder.
+        BucketNotFoundError: The folder is missing and ``must_exist`` is on.
     """
     if options:
         raise InvalidUrlError(
-            f"a local store takes the option durable only; got {', '.join(sorted(options))}"
+            f"a local store takes the options durable and must_exist only; got {', '.join(sorted(options))}"
         )
-    return LocalStore(url.prefix, durable=durable)
+    return LocalStore(url.prefix, durable=durable, create=not must_exist)

@@ -96,10 +96,8 @@ class ObstoreStore(Store):
     ) -> PutResult:
         """See `Store.put`; over 8 MiB in parallel parts."""
         validate_key(key, store=self._uri)
-        attributes = normalize_metadata(metadata) or None
-        if attributes and not self._capabilities.metadata:
-            raise ValueError(f"{self._uri} keeps no metadata; see capabilities.metadata")
-        condition = self._condition(mode)
+        attributes = self._attributes(metadata) if metadata else None
+        condition = None if mode is PutMode.OVERWRITE else self._condition(mode)
         if type(source) is bytes and len(source) <= SINGLE_PUT:
             return self._put_bytes(key, source, condition, attributes)
         plan = plan_parts(known_size(source))
@@ -131,22 +129,20 @@ class ObstoreStore(Store):
     def _put_bytes(
         self, key: str, data: bytes, condition: Any, attributes: dict[str, str] | None
     ) -> PutResult:
-        small = len(data) <= SMALL_BODY
-        answer = self._run(
-            key,
-            _obs.put,
-            self._small if small else self._client(ClientUse.LARGE),
-            key,
-            data,
-            mode=condition,
-            attributes=attributes,
-            use_multipart=False,
-        )
-        return self._put_result(answer, len(data))
+        client = self._small if len(data) <= SMALL_BODY else self._client(ClientUse.LARGE)
+        options: dict[str, Any] = {"use_multipart": False}
+        if condition is not None:
+            options["mode"] = condition
+        if attributes is not None:
+            options["attributes"] = attributes
+        return self._put_result(self._run(key, _obs.put, client, key, data, **options), len(data))
+
+    def _attributes(self, metadata: Mapping[str, str]) -> dict[str, str]:
+        if not self._capabilities.metadata:
+            raise ValueError(f"{self._uri} keeps no metadata; see capabilities.metadata")
+        return normalize_metadata(metadata)
 
     def _condition(self, mode: Mode) -> Any:
-        if mode is PutMode.OVERWRITE:
-            return None
         supported = self._capabilities
         if isinstance(mode, ReplaceIf):
             if not supported.replace_if:

@@ -19,6 +19,8 @@ def etag_checksum(etag: str | None, *, trusted: bool) -> Checksum | None:
     """
     if etag is None or not trusted:
         return None
+    if _MD5.fullmatch(etag):
+        return Checksum("md5", etag)
     lowered = etag.lower()
     if _MD5.fullmatch(lowered):
         return Checksum("md5", lowered)
