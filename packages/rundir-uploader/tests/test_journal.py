@@ -116,8 +116,17 @@ def test_a_journal_of_another_destination_is_not_believed(tmp_path: Path) -> Non
     first.close()
     second = Journal(path, "s3://two")
     assert second.records == {}
-    assert second.writer != first.writer
+    assert second.writer == first.writer, "one directory, one name"
     assert journal_name("s3://one") != journal_name("s3://two")
+
+
+def test_a_directory_keeps_its_name_when_its_journal_is_lost(tmp_path: Path) -> None:
+    first = Journal(tmp_path / "journal", "d")
+    assert first.writer_is_new
+    first.close()
+    (tmp_path / "journal").write_bytes(b"torn")
+    second = Journal(tmp_path / "journal", "d")
+    assert (second.writer, second.writer_is_new) == (first.writer, False)
 
 
 def test_what_changed_after_the_last_manifest_is_known_after_a_restart(tmp_path: Path) -> None:
@@ -148,6 +157,21 @@ def test_it_is_rewritten_when_most_of_it_is_old(tmp_path: Path) -> None:
     assert again.writer == journal.writer == read_writer(path)
     assert path.stat().st_mode & 0o777 == 0o600
     again.close()
+
+
+def test_it_does_not_grow_without_end_while_it_is_open(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = Journal(path, "d")
+    sizes = []
+    for turn in range(6):
+        for number in range(10_000):
+            journal.put(record("same", turn * 10_000 + number))
+        journal.sync()
+        sizes.append(path.stat().st_size)
+    assert max(sizes) < 30_000 * 150
+    assert min(sizes) < 1000, "it was rewritten at least once"
+    journal.close()
+    assert Journal(path, "d").records == {"same": record("same", 59_999)}
 
 
 def test_a_full_disk_costs_nothing_but_memory(tmp_path: Path) -> None:

@@ -129,3 +129,11 @@ def test_a_forked_child_does_not_keep_the_lock(run: Path) -> None:
     again.release()
     os.write(write, b"x")
     os.waitpid(child, 0)
+
+
+def test_our_folder_must_not_be_a_link(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (run / ".rundir-uploader").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(NotADirectoryError, match="link"):
+        DirectoryLock.acquire(run, owner=ME)
+    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -108,6 +108,21 @@ def test_a_restart_goes_on_with_the_same_manifest(journal, tmp_path) -> None:
     assert parts(store) == ["delta-2.jsonl.gz", "head.json", "snapshot-1.jsonl.gz"]
 
 
+def test_a_journal_that_lost_its_end_learns_from_the_manifest(journal, tmp_path) -> None:
+    store = MemoryStore()
+    journal.put(record("a"))
+    journal.sync()
+    before = (tmp_path / "journal").read_bytes()
+    journal.put(record("b"))
+    ManifestWriter(store, "p", journal).write(pending=0, finished=True)
+    journal.close()
+    (tmp_path / "journal").write_bytes(before)
+    again = Journal(tmp_path / "journal", "memory://x")
+    assert set(again.records) == {"a"}
+    assert ManifestWriter(store, "p", again).open()
+    assert again.records == journal.records
+
+
 def test_a_store_that_lost_the_manifest_is_not_trusted(journal) -> None:
     journal.put(record("a"))
     ManifestWriter(MemoryStore(), "p", journal).write(pending=0, finished=True)
@@ -130,7 +145,8 @@ def test_a_failed_write_is_made_good_by_the_next(journal, watched) -> None:
 def test_of_two_writers_the_newer_word_counts(tmp_path) -> None:
     store = MemoryStore()
     for name, when in (("one", 5.0), ("two", 9.0)):
-        journal = Journal(tmp_path / name, name)
+        (tmp_path / name).mkdir()
+        journal = Journal(tmp_path / name / "journal", name)
         journal.put(record("shared", when))
         journal.put(record(f"only-{name}", when))
         ManifestWriter(store, "p", journal).write(pending=0, finished=True)

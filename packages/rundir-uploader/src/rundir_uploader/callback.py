@@ -15,7 +15,7 @@ from rundir_uploader.errors import (
 from rundir_uploader.keys import object_key
 from rundir_uploader.ranks import RankPlan, report_rank
 from rundir_uploader.session import SessionPlan
-from rundir_uploader.settings import MirrorSettings, check_positive, check_prefix
+from rundir_uploader.settings import MirrorSettings, check_positive, check_prefix, check_seconds
 from rundir_uploader.staging import Staging
 from rundir_uploader.status import UploadStatus
 from rundir_uploader.uploader import Uploader, relative_path
@@ -85,6 +85,8 @@ class RunDirectoryUploader(Callback[State]):
     ) -> None:
         check_positive("num_concurrent_uploads", num_concurrent_uploads)
         check_positive("upload_every_n_batches", upload_every_n_batches)
+        check_seconds("no_progress_timeout", no_progress_timeout)
+        check_seconds("rank_grace", rank_grace, may_be_zero=True)
         if object_name_prefix is not None:
             object_name_prefix = check_prefix(object_name_prefix, "object_name_prefix")
         self._destination = Destination.of(object_store_provider_hparams, store_options)

@@ -84,12 +84,14 @@ def sync_command(
         with progress_bar(quiet=as_json) as progress:
             return sync(plan, _tell, timeout=timeout, progress=progress)
 
-    report = _guarded(work)
+    report = _guarded(work, url)
     _print_sync(report, directory, url, as_json=as_json)
     if report.interrupted:
         sys.exit(EXIT_INTERRUPTED)
+    if report.missing and _all_refused(report):
+        _fail(f"the store at {url} takes nothing. {_where(url)}", EXIT_STORE)
     if report.missing:
-        sys.exit(EXIT_STORE if _all_refused(report) else EXIT_DIFFERENT)
+        sys.exit(EXIT_DIFFERENT)
 
 
 @cli.command("verify")
@@ -108,7 +110,7 @@ def verify_command(
 
     def work() -> VerifyReport:
         plan = _plan(directory, url, recheck=False, **what)
-        store = plan.destination.open()
+        store = plan.destination.open(must_exist=True)
         try:
             with progress_bar(quiet=as_json) as progress:
                 return verify(
@@ -121,7 +123,7 @@ def verify_command(
         finally:
             store.close()
 
-    report = _guarded(work)
+    report = _guarded(work, url)
     _print_verify(report, directory, url, as_json=as_json)
     if not report.equal:
         sys.exit(EXIT_DIFFERENT)
@@ -158,11 +160,13 @@ def _plan(
 ResultT = TypeVar("ResultT")
 
 
-def _guarded(work: Callable[[], ResultT]) -> ResultT:
+def _guarded(work: Callable[[], ResultT], url: str) -> ResultT:
     """Turn errors into a sentence and the exit status that stands for them."""
     from rundir_uploader.errors import DirectoryLockedError, UploaderSettingsError
     from stretto.object_store import InvalidUrlError, MissingExtraError, ObjectStoreError
+    from stretto.object_store.retry import keep_attempts_quiet
 
+    keep_attempts_quiet()
     try:
         return work()
     except (UploaderSettingsError, InvalidUrlError, MissingExtraError) as error:
@@ -170,11 +174,27 @@ def _guarded(work: Callable[[], ResultT]) -> ResultT:
     except DirectoryLockedError as error:
         _fail(str(error), EXIT_DIFFERENT)
     except ObjectStoreError as error:
-        _fail(f"{type(error).__name__}: {error}", EXIT_STORE)
+        _fail(f"{type(error).__name__}: {error}. {_where(url)}", EXIT_STORE)
     except OSError as error:
         _fail(f"{error.strerror or error}: {error.filename}", EXIT_DIFFERENT)
     except KeyboardInterrupt:
         _fail("interrupted", EXIT_INTERRUPTED)
+
+
+def _where(url: str) -> str:
+    """Say where a store was looked for, and what to look at."""
+    from stretto.object_store.backends.s3_options import endpoint_variable
+
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme.lower() == "file":
+        return f"Check that {url} is a folder that is there, and yours to read and write"
+    sentence = f"Check the address {url}, the network and the credentials"
+    if scheme.lower() != "s3":
+        return sentence
+    name = endpoint_variable()
+    if name is None:
+        return f"{sentence}; no endpoint is set, so it was looked for at AWS (AWS_ENDPOINT_URL)"
+    return f"{sentence}; it was looked for at {os.environ[name]}, which {name} says"
 
 
 def _fail(sentence: str, status: int) -> NoReturn:

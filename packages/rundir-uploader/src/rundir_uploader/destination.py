@@ -70,11 +70,12 @@ class Destination:
             "path, a Store, or ObjectStoreProviderHparams"
         )
 
-    def open(self, *, check: bool = True) -> Store:
+    def open(self, *, check: bool = True, must_exist: bool = False) -> Store:
         """Open the store; one that was given open stays the caller's.
 
         Args:
             check: Ask it once whether it is there and lets us in.
+            must_exist: Refuse a local path that is missing, rather than making it.
 
         Raises:
             ObjectStoreError: It is not, or does not.
@@ -82,7 +83,10 @@ class Destination:
         if isinstance(self.source, str):
             from stretto.object_store import open_store
 
-            return open_store(self.source, check=check, **self.options)
+            options = dict(self.options)
+            if must_exist and self.source.startswith("file://"):
+                options["must_exist"] = True
+            return open_store(self.source, check=check, **options)
         if isinstance(self.source, Store):
             if check:
                 self.source.check()

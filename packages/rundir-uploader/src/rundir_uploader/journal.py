@@ -24,7 +24,10 @@ from rundir_uploader.records import Record
 FORMAT = "rundir-uploader journal"
 VERSION = 1
 _COMPACT_FROM = 1000
+_COMPACT_LATER = 20_000
 _MAX_HEADER = 1 << 16
+_WRITER = "writer"
+_WRITER_BYTES = 6
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
 
 
@@ -96,6 +99,9 @@ class Journal:
     Thread-safe. A disk that refuses to be written to costs nothing but the memory of a restart:
     the error is kept in `trouble`, and everything is written anew when the disk recovers.
 
+    The name of the writer lies in a file of its own beside the journals, so that a directory keeps
+    its name in the store though a journal may be lost.
+
     Args:
         path: The file; its folder exists.
         destination: URI of the destination, without secrets.
@@ -103,6 +109,7 @@ class Journal:
     Attributes:
         records: All known records by path; look up in it, but iterate over `snapshot`.
         writer: Name of this journal's writer in the store's manifest, made once and kept.
+        writer_is_new: Whether it was made just now, so that no store can know it.
         mark: Sequence number of the last manifest that is known to be in the store; 0 for none.
         unmarked: Paths that changed after that manifest.
         trouble: Why the file cannot be written at present; None while it can.
@@ -112,7 +119,7 @@ class Journal:
         self.path = path
         self.destination = destination
         self.records: dict[str, Record] = {}
-        self.writer = secrets.token_hex(6)
+        self.writer, self.writer_is_new = _writer_name(path.with_name(_WRITER))
         self.mark = 0
         self.unmarked: set[str] = set()
         self.trouble: OSError | None = None
@@ -197,7 +204,7 @@ class Journal:
     def sync(self) -> None:
         """Make what was put survive a power cut; does nothing if nothing was put."""
         with self._lock:
-            if self.trouble is not None:
+            if self.trouble is not None or self._is_mostly_old(_COMPACT_LATER):
                 self._rewrite()
             if not self._unsynced or self._descriptor < 0:
                 return
@@ -228,8 +235,11 @@ class Journal:
         os.ftruncate(self._descriptor, whole)
         os.lseek(self._descriptor, whole, os.SEEK_SET)
         self._size = whole
-        if self._lines > max(_COMPACT_FROM, 2 * len(self.records)):
+        if self._is_mostly_old(_COMPACT_FROM):
             self._rewrite()
+
+    def _is_mostly_old(self, least: int) -> bool:
+        return self._lines > max(least, 2 * len(self.records))
 
     def _replay(self, data: bytes) -> int:
         """Take in what the file says; return how many bytes are whole, 0 if it is not ours."""
@@ -238,7 +248,7 @@ class Journal:
             if whole == 0:
                 if row[:2] != [FORMAT, VERSION] or row[3:] != [self.destination]:
                     return 0
-                self.writer = row[2]
+                self.writer, self.writer_is_new = row[2], False
             elif not self._replay_row(row):
                 break
             whole = offset
@@ -322,6 +332,26 @@ class Journal:
         for path in self.unmarked:
             record = self.records.get(path)
             yield encode_line(record.to_json("r") if record else _encode(["x", path]))
+
+
+def _writer_name(path: Path) -> tuple[str, bool]:
+    """Return the name in a file, made if it is missing, and whether it was made now."""
+    try:
+        name = path.read_text().strip()
+    except (OSError, ValueError):
+        name = ""
+    if len(name) == 2 * _WRITER_BYTES and name.isalnum():
+        return name, False
+    name = secrets.token_hex(_WRITER_BYTES)
+    with contextlib.suppress(OSError):  # a full disk: the journal's first line has it too
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            os.write(descriptor, name.encode())
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    return name, True
 
 
 def _sync_folder(folder: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import stat
 import time
 from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass
@@ -19,6 +21,8 @@ from rundir_uploader.processes import ProcessIdentity
 
 LOCK_NAME = "lock"
 HANDOVER_NAME = "handover"
+_PRIVATE = 0o700
+_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _POLL = 0.1
 _UNKNOWN_PATIENCE = 1.0
 
@@ -50,14 +54,21 @@ class Holder:
 
 
 def state_folder(directory: Path) -> Path:
-    """Return our folder in a directory, made private if it is new.
+    """Return our folder in a directory, made if it is missing, and private.
 
     Args:
         directory: The mirrored directory.
+
+    Raises:
+        NotADirectoryError: Something else, or a link, has its name.
     """
     folder = directory / STATE_FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
-    folder.chmod(0o700)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotADirectoryError(20, "must be a folder, not a link; remove it", str(folder))
+    if stat.S_IMODE(status.st_mode) != _PRIVATE:
+        folder.chmod(_PRIVATE)
     return folder
 
 
@@ -191,7 +202,12 @@ def _try_exclusive(folder: Path) -> int | None:
     path = folder / LOCK_NAME
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            # A file system without locks cannot keep a second uploader out; work all the same.
         mine = os.fstat(descriptor)
         if (mine.st_dev, mine.st_ino) == _identity(path):
             return descriptor

@@ -283,10 +283,19 @@ class ManifestWriter:
             if self._head is not None:
                 return True
             head = None
-            if not self._journal.is_new:
+            if not (self._journal.is_new and self._journal.writer_is_new):
                 head = read_head(self._store, self._prefix, self._journal.writer)
+            if head is not None and head.sequence > self._journal.mark:
+                self._take_back(head)
             self._head = head or ManifestHead(writer=self._journal.writer, sequence=0)
             return self._head.sequence >= self._journal.mark
+
+    def _take_back(self, head: ManifestHead) -> None:
+        """Learn from the manifest what the journal lost, in a power cut for instance."""
+        for path, record in read_records(self._store, self._prefix, head).items():
+            known = self._journal.records.get(path)
+            if known is None or known.stored_at < record.stored_at:
+                self._journal.put(record)
 
     def write(self, *, pending: int, finished: bool) -> bool:
         """Write what changed since the last time.

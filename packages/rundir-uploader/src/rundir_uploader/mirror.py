@@ -104,10 +104,11 @@ class Mirror:
         Raises:
             ObjectStoreError: The store refuses.
         """
+        trusted = self._manifest.open()
         if self._journal.is_new:
             settings = self.settings
             adopt(settings.root, self._store, settings.prefix, self._journal)
-        if self._manifest.open():
+        if trusted:
             return False
         missing = forget_missing(self._store, self.settings.prefix, self._journal)
         if missing:

@@ -20,8 +20,8 @@ from rundir_uploader.pointers import (
     pointer_file_targets,
 )
 from rundir_uploader.queue import UploadQueue
-from rundir_uploader.reader import edges_at, open_inside
-from rundir_uploader.records import Record, RecordKind
+from rundir_uploader.reader import digest_of, edges_at, open_inside
+from rundir_uploader.records import WHOLE, Record, RecordKind
 from rundir_uploader.selection import Selection
 from rundir_uploader.staging import Stager
 from rundir_uploader.task import Task
@@ -210,9 +210,11 @@ class Planner:
         return True
 
     def _begins_like(self, entry: FileEntry, record: Record) -> bool:
-        """Whether the file still begins with what is stored, as far as its edges tell."""
+        """Whether the file still begins with what is stored; of a large one, the edges tell."""
         try:
-            with open_inside(self._root, entry.path, entry.fingerprint) as descriptor:
+            with open_inside(self._root, entry.path, entry.fingerprint) as (descriptor, _):
+                if record.size <= WHOLE:
+                    return digest_of(descriptor, record.size) == record.sha256
                 return edges_at(descriptor, record.size) == (record.head_crc, record.tail_crc)
         except Exception:  # whatever it is, the transfer meets it too and reports it
             return False

@@ -19,7 +19,6 @@ import time
 import zlib
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from rundir_uploader.records import EDGE
 from stretto.run_directory import Fingerprint
@@ -48,7 +47,7 @@ class SourceError(Exception):
 
 
 @contextmanager
-def open_inside(root: str, path: str, expected: Fingerprint) -> Generator[int]:
+def open_inside(root: str, path: str, expected: Fingerprint) -> Generator[tuple[int, Fingerprint]]:
     """Open a regular file below a root, without following any link.
 
     Args:
@@ -58,7 +57,7 @@ def open_inside(root: str, path: str, expected: Fingerprint) -> Generator[int]:
             folder at a time, so that a folder that became a link cannot lead outside.
 
     Yields:
-        A descriptor.
+        A descriptor, and the fingerprint that the file has now.
 
     Raises:
         GoneError: There is no such file any more.
@@ -75,7 +74,7 @@ def open_inside(root: str, path: str, expected: Fingerprint) -> Generator[int]:
             raise NotARegularFileError(path)
         if status.st_ino != expected.inode and not _same_when_walked(root, path, status):
             raise NotARegularFileError(path)
-        yield descriptor
+        yield descriptor, Fingerprint.of(status)
     finally:
         os.close(descriptor)
 
@@ -114,21 +113,21 @@ def _same_when_walked(root: str, path: str, found: os.stat_result) -> bool:
     return (status.st_dev, status.st_ino) == (found.st_dev, found.st_ino)
 
 
-def settled_fingerprint(
-    descriptor: int, *, sleep: Callable[[float], None] = time.sleep
+def settled(
+    descriptor: int, found: Fingerprint, *, sleep: Callable[[float], None] = time.sleep
 ) -> Fingerprint:
-    """Take a fingerprint that any later change will differ from.
+    """Return a fingerprint that any later change will differ from.
 
     Args:
         descriptor: An open file.
+        found: The fingerprint that it has.
         sleep: Waits.
     """
-    found = Fingerprint.of(os.fstat(descriptor))
     now = time.time_ns()
-    if is_fresh(found, now):
-        sleep((_step_of(found) - (now - found.ctime_ns)) / 1e9)
-        found = Fingerprint.of(os.fstat(descriptor))
-    return found
+    if not is_fresh(found, now):
+        return found
+    sleep((_step_of(found) - (now - found.ctime_ns)) / 1e9)
+    return Fingerprint.of(os.fstat(descriptor))
 
 
 def is_fresh(found: Fingerprint, now_ns: int) -> bool:
@@ -154,11 +153,14 @@ def same_content(before: Fingerprint, descriptor: int) -> bool:
         descriptor: The open file.
     """
     status = os.fstat(descriptor)
-    after = Fingerprint.of(status)
-    if after == before:
-        return True
+    if (
+        status.st_mtime_ns != before.mtime_ns
+        or status.st_size != before.size
+        or status.st_ino != before.inode
+    ):
+        return False
     # Being unlinked or replaced changes only the change time, and nobody can open it again.
-    return status.st_nlink == 0 and replace(after, ctime_ns=before.ctime_ns) == before
+    return status.st_ctime_ns == before.ctime_ns or status.st_nlink == 0
 
 
 def read_whole(descriptor: int, before: Fingerprint) -> bytes:
@@ -193,18 +195,8 @@ def _read_at(descriptor: int, size: int, offset: int) -> bytes:
     return b"".join(parts)
 
 
-def edges_of(data: bytes) -> tuple[int, int]:
-    """Return the CRC-32 of the first and the last `EDGE` bytes.
-
-    Args:
-        data: All bytes.
-    """
-    head = zlib.crc32(data[:EDGE])
-    return head, (head if len(data) <= EDGE else zlib.crc32(data[-EDGE:]))
-
-
 def edges_at(descriptor: int, size: int) -> tuple[int, int]:
-    """Return the same as `edges_of` for the first bytes of an open file.
+    """Return the CRC-32 of the first and the last `EDGE` bytes of an open file.
 
     Args:
         descriptor: The open file.

@@ -9,8 +9,11 @@ from typing import Any
 
 from stretto.run_directory import Fingerprint
 
+WHOLE = 4 << 20
+"""Files up to this size are read into memory at once; larger ones are streamed."""
+
 EDGE = 4096
-"""Bytes at either end of a file that are remembered to tell growth from a rewrite."""
+"""Bytes at either end of a larger file that are remembered to tell growth from a rewrite."""
 
 
 class RecordKind(Enum):
@@ -46,8 +49,8 @@ class Record:
         fingerprint: The version on disk that is stored (or recorded).
         size: Bytes of the stored object; 0 where there is none.
         sha256: Hex digest of the stored object; empty where there is none.
-        head_crc: CRC-32 of the first `EDGE` bytes of what is stored.
-        tail_crc: CRC-32 of its last `EDGE` bytes.
+        head_crc: CRC-32 of the first `EDGE` bytes of what is stored; 0 up to `WHOLE` bytes.
+        tail_crc: CRC-32 of its last `EDGE` bytes; 0 up to `WHOLE` bytes.
         mode: ``st_mode`` of the path.
         target: What a symbolic link says; None for everything else.
         stored_at: Seconds since the epoch when it was stored (or recorded).

@@ -51,7 +51,7 @@ class SessionPlan:
     probe: bool = True
     recheck: bool = False
     ranks: RankPlan | None = None
-    lock_patience: float = 600.0
+    lock_patience: float = float("inf")
     staging: Staging = field(default_factory=Staging)
 
     def lenient(self) -> SessionPlan:

@@ -36,10 +36,7 @@ class MirrorSettings:
     def __post_init__(self) -> None:
         check_positive("num_concurrent_uploads", self.num_concurrent_uploads)
         for name in ("scan_interval", "no_progress_timeout"):
-            if not getattr(self, name) > 0:
-                raise UploaderSettingsError(
-                    f"{name}={getattr(self, name)!r} must be a number of seconds above 0"
-                )
+            check_seconds(name, getattr(self, name))
 
     @property
     def root(self) -> str:
@@ -59,6 +56,23 @@ def check_positive(name: str, value: object) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise UploaderSettingsError(f"{name}={value!r} must be a whole number from 1 up")
+
+
+def check_seconds(name: str, value: object, *, may_be_zero: bool = False) -> None:
+    """Refuse anything but a number of seconds.
+
+    Args:
+        name: Of the argument.
+        value: What was given.
+        may_be_zero: Whether no time at all is one, too.
+
+    Raises:
+        UploaderSettingsError: It is something else.
+    """
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not (value > 0 or (may_be_zero and value == 0)):
+        least = "of at least 0" if may_be_zero else "above 0"
+        raise UploaderSettingsError(f"{name}={value!r} must be a number of seconds {least}")
 
 
 def check_prefix(prefix: object, name: str = "prefix") -> str:

@@ -128,8 +128,7 @@ class Stager:
 
     def _copy_to(self, target: Path, entry: FileEntry) -> Fingerprint | None:
         for _ in range(_ATTEMPTS):
-            with open_inside(self._root, entry.path, entry.fingerprint) as source:
-                before = Fingerprint.of(os.fstat(source))
+            with open_inside(self._root, entry.path, entry.fingerprint) as (source, before):
                 fresh = is_fresh(before, time.time_ns())
                 descriptor = os.open(
                     target, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600

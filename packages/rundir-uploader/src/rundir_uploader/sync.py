@@ -58,20 +58,31 @@ def sync(
     began = time.monotonic()
     session = Session(plan, report)
     done: list[Missing] = []
-    worker = threading.Thread(target=lambda: done.append(session.mirror.close(timeout)))
+    ended = threading.Event()
+
+    def work() -> None:
+        try:
+            done.append(session.mirror.close(timeout))
+        finally:
+            ended.set()
+
+    # Not joined: a join that Ctrl-C interrupts takes the thread for ended, on Python before 3.13.
+    worker = threading.Thread(target=work, name="rundir-uploader-sync")
     interrupted = False
     session.start(scan=False)
     try:
         worker.start()
-        while worker.is_alive():
-            worker.join(poll)
+        while not ended.wait(poll):
             if progress is not None:
                 progress(*session.mirror.progress())
+        if progress is not None:
+            progress(*session.mirror.progress())
         session.refuse_nested()
     except KeyboardInterrupt:
         interrupted = True
         session.mirror.stop()
-        worker.join()
+        if worker.ident is not None:
+            ended.wait()
     status = session.status()
     session.abandon()
     return SyncReport(

@@ -22,12 +22,12 @@ from rundir_uploader.reader import (
     SourceError,
     digest_of,
     edges_at,
-    edges_of,
     open_inside,
     read_whole,
-    settled_fingerprint,
+    same_content,
+    settled,
 )
-from rundir_uploader.records import Record, RecordKind
+from rundir_uploader.records import WHOLE, Record, RecordKind
 from rundir_uploader.task import StagedCopy, Task
 from stretto.object_store import (
     BucketNotFoundError,
@@ -42,8 +42,6 @@ from stretto.object_store import (
 from stretto.run_directory import FileEntry, FileKind, Fingerprint
 
 _OF_THE_WHOLE_STORE = (BucketNotFoundError, CredentialsError, StoreFullError, TransientError)
-WHOLE = 4 << 20
-"""Files up to this size are read into memory; larger ones are streamed."""
 
 
 class Result(Enum):
@@ -144,8 +142,8 @@ class Transfer:
         return self._record_only(task.entry)
 
     def _send_file(self, entry: FileEntry, *, patient: bool) -> Outcome:
-        with open_inside(self._root, entry.path, entry.fingerprint) as descriptor:
-            before = settled_fingerprint(descriptor)
+        with open_inside(self._root, entry.path, entry.fingerprint) as (descriptor, found):
+            before = settled(descriptor, found)
             if before != entry.fingerprint:
                 if is_pointer_file(entry.path):
                     return Outcome(result=Result.OUTDATED)
@@ -180,7 +178,7 @@ class Transfer:
         same = _holds_content(known, len(data), digest)
         if not same:
             self._put(entry.path, data)
-        self._stored(entry, digest, edges_of(data))
+        self._stored(entry, digest)
         return Outcome(result=Result.SAME) if same else Outcome(result=Result.SENT, sent=len(data))
 
     def _send_large(
@@ -195,7 +193,7 @@ class Transfer:
             and _holds_content(known, before.size, digest_of(descriptor, before.size))
         ):
             # Touched, not changed: as good as sent, if it still stands still.
-            if settled_fingerprint(descriptor) != before:
+            if not same_content(before, descriptor):
                 raise ChangedWhileReadError
             self._stored(entry, known.sha256, edges)
             return Outcome(result=Result.SAME)
@@ -228,7 +226,6 @@ class Transfer:
         )
         if not same:
             self._put(entry.path, body, pointer=True)
-        head, tail = edges_of(body)
         self._journal.put(
             Record(
                 entry.path,
@@ -236,8 +233,8 @@ class Transfer:
                 entry.fingerprint,
                 len(body),
                 digest,
-                head,
-                tail,
+                0,
+                0,
                 entry.mode,
                 entry.target,
                 self._now(),
@@ -295,7 +292,7 @@ class Transfer:
             self._journal.forget(record.path)
         return bool(in_the_way)
 
-    def _stored(self, entry: FileEntry, digest: str, edges: tuple[int, int]) -> None:
+    def _stored(self, entry: FileEntry, digest: str, edges: tuple[int, int] = (0, 0)) -> None:
         self._journal.put(
             Record(
                 entry.path,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -30,6 +31,7 @@ from stretto.object_store import Store
 
 _logger = logging.getLogger("rundir_uploader")
 _START_PATIENCE = 120.0
+_LOCK_PATIENCE = 600.0
 
 
 class Uploader:
@@ -194,7 +196,7 @@ class Uploader:
                 )
             self._process = process
             return self
-        session = Session(self._plan, self._report)
+        session = Session(replace(self._plan, lock_patience=_LOCK_PATIENCE), self._report)
         session.start()
         self._session = session
         return self

@@ -15,12 +15,14 @@ from rundir_uploader.journal import journal_name, read_writer
 from rundir_uploader.keys import STATE_FOLDER, join_prefix, object_key, printable
 from rundir_uploader.manifest import Merged, read_merged
 from rundir_uploader.pointers import follow_link
+from rundir_uploader.selection import Selection
 from rundir_uploader.settings import MirrorSettings
 from stretto.object_store import Checksum, NotFoundError, ObjectMeta, ObjectStoreError, Store
 from stretto.run_directory import FileKind, scan
 
 _CHUNK = 1 << 20
 _BATCH = 256
+_EVERYTHING = Selection()
 
 
 class Problem(Enum):
@@ -117,7 +119,8 @@ def verify(
         FileNotFoundError: There is no such directory.
     """
     report = VerifyReport()
-    expected = _expected(settings, report)
+    expected, unasked = _expected(settings, report)
+    base = destination.removesuffix(f"/{settings.prefix}") if settings.prefix else destination
     folder = join_prefix(settings.prefix, STATE_FOLDER) + "/"
     found = {
         meta.key: meta for meta in store.list(settings.prefix) if not meta.key.startswith(folder)
@@ -127,7 +130,7 @@ def verify(
 
     def compare(item: tuple[str, _Expected]) -> None:
         key, what = item
-        verdict = _compare(settings, store, key, what, found.get(key), download)
+        verdict = _compare(settings, store, base, key, what, found.get(key), download)
         with lock:
             report.compared += 1
             report.size += what.size
@@ -148,8 +151,9 @@ def verify(
         for batch in _batches(expected.items()):
             list(pool.map(compare, batch))
     own = read_writer(settings.directory / STATE_FOLDER / journal_name(destination))
-    for key in sorted(found.keys() - expected.keys()):
-        _judge_extra(key, merged, own, report)
+    for key in sorted(found.keys() - expected.keys() - unasked):
+        if _is_asked_for(settings, key, merged):
+            _judge_extra(key, merged, own, report)
     report.differences.sort(key=lambda difference: difference.key)
     return report
 
@@ -160,10 +164,14 @@ def _batches(items: Iterable[tuple[str, _Expected]]) -> Iterator[list[tuple[str,
         yield batch
 
 
-def _expected(settings: MirrorSettings, report: VerifyReport) -> dict[str, _Expected]:
+def _expected(
+    settings: MirrorSettings, report: VerifyReport
+) -> tuple[dict[str, _Expected], set[str]]:
+    """Return what should be there, and the keys of links to files that were not asked for."""
     selection, prefix, root = settings.selection, settings.prefix, settings.root
     found: dict[str, _Expected] = {}
     links: list[str] = []
+    unasked: set[str] = set()
 
     def on_error(error: OSError) -> None:
         report.differences.append(
@@ -189,7 +197,9 @@ def _expected(settings: MirrorSettings, report: VerifyReport) -> dict[str, _Expe
         if target.path is not None and key not in found:
             body = object_key(prefix, target.path).encode()
             found[key] = _Expected(path, len(body), body)
-    return found
+        elif target.path is None and follow_link(root, path, _EVERYTHING).path is not None:
+            unasked.add(key)
+    return found, unasked
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +214,7 @@ class _Verdict:
 def _compare(
     settings: MirrorSettings,
     store: Store,
+    base: str,
     key: str,
     what: _Expected,
     meta: ObjectMeta | None,
@@ -213,7 +224,7 @@ def _compare(
         return _Verdict(Problem.MISSING, "is not in the store")
     try:
         if what.body is not None:
-            return _compare_pointer(store, key, what.body)
+            return _compare_pointer(store, base, key, what.body)
         if meta.size != what.size:
             return _Verdict(Problem.SIZE, f"{meta.size} bytes in the store, {what.size} on disk")
         same = _same_content(store, meta, key, Path(settings.root, what.path), download)
@@ -230,10 +241,13 @@ def _compare(
     return _Verdict(vouched=same is not None)
 
 
-def _compare_pointer(store: Store, key: str, body: bytes) -> _Verdict:
-    """Compare a link's object, seen from the root of this store or of a larger one."""
+def _compare_pointer(store: Store, base: str, key: str, body: bytes) -> _Verdict:
+    """Compare a link's object, seen from the root of this store or of the one it is a part of."""
     found = store.get(key).read()
-    if found == body or found.endswith(b"/" + body):
+    above = found.removesuffix(b"/" + body)
+    if found == body or (
+        above != found and base.encode("utf-8", "surrogateescape").endswith(b"/" + above)
+    ):
         return _Verdict()
     return _Verdict(Problem.CONTENT, "names another target than the link on disk")
 
@@ -262,6 +276,13 @@ def _same_bytes(store: Store, key: str, path: Path) -> bool:
             if file.read(len(chunk)) != chunk:
                 return False
         return not file.read(1)
+
+
+def _is_asked_for(settings: MirrorSettings, key: str, merged: Merged) -> bool:
+    """Whether the selection does not leave out, by the caller's wish, the file of an object."""
+    record = merged.keys.get(key)
+    path = record.path if record is not None else key.removeprefix(f"{settings.prefix}/")
+    return settings.selection.covers(path) or not _EVERYTHING.covers(path)
 
 
 def _judge_extra(key: str, merged: Merged, own: str | None, report: VerifyReport) -> None:

@@ -21,6 +21,7 @@ from rundir_uploader.messages import FrameWriter, read_frame
 from rundir_uploader.mirror import Missing
 from rundir_uploader.ranks import RankPlan
 from rundir_uploader.session import Session, SessionPlan
+from stretto.object_store.retry import keep_attempts_quiet
 
 _POLL = 0.2
 _GRACE = 30.0
@@ -243,6 +244,7 @@ def main() -> int:
     os.dup2(2, 1)  # whatever a library prints must not get between the frames
     with contextlib.suppress(OSError):
         os.nice(_NICE)
+    keep_attempts_quiet()
     commands = cast("BinaryIO", os.fdopen(0, "rb", buffering=0, closefd=False))
     places = cast("list[str]", read_frame(commands) or [])
     sys.path += [place for place in places if place and place not in sys.path]
