@@ -69,10 +69,11 @@ def check_seconds(name: str, value: object, *, may_be_zero: bool = False) -> Non
     Raises:
         UploaderSettingsError: It is something else.
     """
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not (value > 0 or (may_be_zero and value == 0)):
-        least = "of at least 0" if may_be_zero else "above 0"
-        raise UploaderSettingsError(f"{name}={value!r} must be a number of seconds {least}")
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if value > 0 or (may_be_zero and value == 0):
+            return
+    least = "of at least 0" if may_be_zero else "above 0"
+    raise UploaderSettingsError(f"{name}={value!r} must be a number of seconds {least}")
 
 
 def check_prefix(prefix: object, name: str = "prefix") -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stretto.object_store.backends.libcloud_driver import provider_name
-from stretto.object_store.backends.libcloud_open import open_libcloud
+from stretto.object_store.backends.libcloud_open import check_local_provider, open_libcloud
 from stretto.object_store.backends.libcloud_store import LibcloudStore
 from stretto.object_store.backends.s3_credentials import read_variable
 from stretto.object_store.errors import InvalidUrlError
@@ -42,7 +42,8 @@ class ObjectStoreProviderHparams:
         extra_init_kwargs: Further arguments for libcloud's driver class.
 
     Raises:
-        InvalidUrlError: libcloud knows no such provider, or the container has no name.
+        InvalidUrlError: libcloud knows no such provider, the container has no name or one that
+            leads elsewhere, the port is none, or ``local`` has no key.
     """
 
     provider: str
@@ -56,9 +57,17 @@ class ObjectStoreProviderHparams:
     extra_init_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     def __post_init__(self) -> None:
-        provider_name(self.provider)
+        provider = provider_name(self.provider)
         if not self.container:
             raise InvalidUrlError("the container is empty; give its name")
+        if provider == "local":
+            has_root = self.key_environ is not None or "key" in self.extra_init_kwargs
+            check_local_provider(has_root=has_root, container=self.container)
+        for name in ("key_environ", "secret_environ"):
+            if getattr(self, name) == "":
+                raise InvalidUrlError(f"{name}='' names no environment variable; leave it out")
+        if self.port is not None and not 0 < self.port < 65536:
+            raise InvalidUrlError(f"port={self.port} must be from 1 to 65535")
 
     def initialize_object(self) -> ObjectStoreProvider:
         """Read the environment and build the provider.

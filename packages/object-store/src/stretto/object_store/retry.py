@@ -10,6 +10,17 @@ from typing import TypeVar
 from stretto.object_store.errors import ObjectStoreError, ThrottledError
 
 ResultT = TypeVar("ResultT")
+_quiet = False
+
+
+def keep_attempts_quiet() -> None:
+    """Let stamina log and count no attempts in this process.
+
+    For programs that say by themselves, once, that a store refuses. A library's user decides with
+    stamina's own ``set_on_retry_hooks``.
+    """
+    global _quiet
+    _quiet = True
 
 
 def uniform(low: float, high: float) -> float:
@@ -109,6 +120,8 @@ def call_with_retry(
         unreported = [error]
     import stamina  # takes as long as the rest of this package; most processes never need it
 
+    if _quiet:
+        stamina.instrumentation.set_on_retry_hooks(())
     state = _State(policy=policy, sleep=sleep, clock=clock, uniform=uniform, started=started)
     for attempt in stamina.retry_context(state.wait_or_stop, policy.attempts, timeout=None):
         with attempt:

@@ -118,11 +118,24 @@ def open_local_provider(root: str | None, container: str, *, uri: str) -> LocalS
     Raises:
         InvalidUrlError: There is no root, or the container is not a plain folder name.
     """
-    if not root:
+    check_local_provider(has_root=bool(root), container=container)
+    return LocalStore(os.path.join(root or "", container), uri=uri)  # noqa: PTH118 - a string
+
+
+def check_local_provider(*, has_root: bool, container: str) -> None:
+    """Refuse what the provider ``local`` can never open.
+
+    Args:
+        has_root: Whether there is a key, or a variable that is to hold it.
+        container: A folder in the root, or ``.`` for the root itself.
+
+    Raises:
+        InvalidUrlError: There is no root, or the container is not a plain folder name.
+    """
+    if not has_root:
         raise InvalidUrlError("the provider 'local' needs its root directory as the key")
     if container in {"", ".."} or "/" in container or "\0" in container:
         raise InvalidUrlError(f"container {container!r} must be a plain folder name, or '.'")
-    return LocalStore(os.path.join(root, container), uri=uri)  # noqa: PTH118 - root is a string
 
 
 def open_libcloud_s3(url: StoreUrl, *, create: bool = False, **options: Any) -> LibcloudStore:

@@ -305,6 +305,7 @@ def open_local(
     """
     if options:
         raise InvalidUrlError(
-            f"a local store takes the options durable and must_exist only; got {', '.join(sorted(options))}"
+            "a local store takes the options durable and must_exist only; got "
+            f"{', '.join(sorted(options))}"
         )
     return LocalStore(url.prefix, durable=durable, create=not must_exist)

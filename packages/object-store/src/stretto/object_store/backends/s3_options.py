@@ -19,6 +19,11 @@ _ENDPOINT_VARIABLES = (
 DEFAULT_REGION = "us-east-1"
 
 
+def endpoint_variable() -> str | None:
+    """Name of the environment variable that says where S3 is; None where none does."""
+    return next((name for name in _ENDPOINT_VARIABLES if os.environ.get(name)), None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Options:
     """All that is needed to reach a bucket; can be pickled unless it holds a secret.
