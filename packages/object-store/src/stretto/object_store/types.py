@@ -6,10 +6,12 @@ import enum
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 from stretto.object_store.keys import is_clean_key
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 Source: TypeAlias = "bytes | bytearray | memoryview | os.PathLike[str] | BinaryIO | Iterable[bytes]"
 """What `Store.put` accepts: bytes, a path, a file open for binary reading, or chunks of bytes."""

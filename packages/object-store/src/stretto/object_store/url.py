@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from stretto.object_store.errors import InvalidKeyError, InvalidUrlError
 from stretto.object_store.keys import validate_prefix
@@ -54,7 +53,7 @@ def parse_url(url: str | os.PathLike[str]) -> StoreUrl:
     if _CONTROL.search(text):
         raise InvalidUrlError(f"store URL {_safe(text)!r} has a control character; remove it")
     if match is None:
-        return StoreUrl(scheme="file", bucket="", prefix=str(Path(text).absolute()))
+        return _local(text)
     scheme, rest = match[1].lower(), text[match.end() :]
     if scheme == "file":
         return _parse_file(rest, text)
@@ -77,7 +76,13 @@ def parse_url(url: str | os.PathLike[str]) -> StoreUrl:
 def _parse_file(rest: str, text: str) -> StoreUrl:
     if not rest.startswith("/"):
         raise InvalidUrlError(f"store URL {text!r} is not absolute; write file:///abs/path")
-    return StoreUrl(scheme="file", bucket="", prefix=str(Path(rest)))
+    return _local(rest)
+
+
+def _local(path: str) -> StoreUrl:
+    from pathlib import Path  # not needed for stores elsewhere, and slow to import
+
+    return StoreUrl(scheme="file", bucket="", prefix=str(Path(path).absolute()))
 
 
 def _safe(text: str) -> str:
