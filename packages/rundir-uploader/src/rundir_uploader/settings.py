@@ -69,9 +69,9 @@ def check_seconds(name: str, value: object, *, may_be_zero: bool = False) -> Non
     Raises:
         UploaderSettingsError: It is something else.
     """
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        if value > 0 or (may_be_zero and value == 0):
-            return
+    number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else -1
+    if number > 0 or (may_be_zero and number == 0):
+        return
     least = "of at least 0" if may_be_zero else "above 0"
     raise UploaderSettingsError(f"{name}={value!r} must be a number of seconds {least}")
 
