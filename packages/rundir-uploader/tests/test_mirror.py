@@ -532,6 +532,27 @@ def test_a_file_in_a_slow_upload_that_changes_is_stored_anew(run, store, quick, 
     assert store.contents() == files_of(run)
 
 
+def test_a_link_whose_target_is_gone_before_it_was_stored_is_no_more_waited_for(
+    run, store, quick
+) -> None:
+    store.fail = lambda key: TransientError("later") if key in ("goal", "file") else None
+    (run / "goal").write_text("x")
+    (run / "latest").symlink_to("goal")
+    (run / "file").write_text("x")
+    with mirror(run, store, quick) as uploader:
+        time.sleep(0.3)
+        assert uploader.status().pending == 3
+        (run / "goal").unlink()
+        (run / "file").unlink()
+        (run / "file").mkdir()
+        uploader.flush(timeout=10)
+        records = read_merged(store, "").records
+        assert {path: record.kind.value for path, record in records.items()} == {
+            "latest": "link",
+            "file": "empty_directory",
+        }
+
+
 def test_exclusions_and_inclusions(run, store, quick) -> None:
     for name in ("a.pt", "a.log", "b.tmp", ".hidden"):
         (run / name).write_text(name)

@@ -224,6 +224,8 @@ class Planner:
             return False
         if record.deleted_at is not None:
             self._journal.put(record.seen(entry.fingerprint, entry.mode))
+        if entry.path in self._queue:
+            self._queue.discard(entry.path)  # something else was there for a while
         return True
 
     def _plan_link(self, entry: FileEntry, this: _Pass) -> None:
@@ -287,13 +289,13 @@ class Planner:
                 self._record(entry, RecordKind.EMPTY_DIRECTORY, this)
                 continue
             record = self._journal.records.get(path)
-            if record is not None and record.kind.has_object:
+            if path in self._queue or (record is not None and record.kind.has_object):
                 self._queue.offer(Task(entry, this.report.generation, urgent=this.urgent))
 
     def _record(self, entry: FileEntry, kind: RecordKind, this: _Pass) -> None:
-        """Record a path that has no object; one that had, goes through the queue."""
+        """Record a path that has no object; one that had, or is to have, goes through the queue."""
         record = self._journal.records.get(entry.path)
-        if record is not None and record.kind.has_object:
+        if entry.path in self._queue or (record is not None and record.kind.has_object):
             self._queue.offer(Task(entry, this.report.generation, urgent=this.urgent))
         elif record is None or not _says_the_same(record, entry, kind):
             self._journal.put(bare_record(entry, kind, self._wall_ns() / 1e9))
