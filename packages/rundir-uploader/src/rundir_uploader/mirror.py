@@ -169,7 +169,7 @@ class Mirror:
             What is not stored; empty if all is.
         """
         missing, _ = self._drain(timeout)
-        if not self._conditions.holds("store:"):
+        if not (missing and self._conditions.holds("store:")):
             self._write_manifest(finished=False)
         return missing
 
