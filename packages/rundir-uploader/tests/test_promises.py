@@ -236,9 +236,9 @@ class SlowStore(LocalStore):
     def put(self, key, source, **keywords):
         if key == "slow":
             print("begun", flush=True)
+            time.sleep(1)
+        if ".rundir-uploader" in key:
             time.sleep(2)
-        if "manifest" in key or ".rundir-uploader" in key:
-            time.sleep(0.5)
         return super().put(key, source, **keywords)
 
 plan = SessionPlan(
