@@ -126,7 +126,7 @@ class CheckpointSaver(Callback[RunState]):
         found = matching_files(
             folder, self._filename, run_name=state.run_name, topology=state.topology
         )
-        if found and not self._overwrite and not self._resumes_from(folder):
+        if found and not self._overwrite and not self._resumes_from(state, folder):
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
             raise CheckpointExistsError(
                 f"The folder {folder} holds checkpoints of an earlier run that this one would "
@@ -136,10 +136,12 @@ class CheckpointSaver(Callback[RunState]):
         remove_leftovers(folder, depth=len(Path(self._filename).parts))
         return ""
 
-    def _resumes_from(self, folder: Path) -> bool:
+    def _resumes_from(self, state: RunState, folder: Path) -> bool:
         if self._load_path is None or "://" in self._load_path:
             return False
-        path = Path(self._load_path).expanduser()
+        template = check_template("load_path", self._load_path, moving=False)
+        text = format_template(template, run_name=state.run_name, topology=state.topology)
+        path = Path(text).expanduser()
         inside = (path.parent.resolve(), path.resolve().parent)
         return any(parent.is_relative_to(folder.resolve()) for parent in inside)
 
