@@ -12,6 +12,7 @@ part: one changes the model, one the batch, one the loss and one the gradients.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import time
@@ -49,7 +50,14 @@ def parse_arguments() -> argparse.Namespace:
 def settle_run_directory(arguments: argparse.Namespace) -> tuple[Path, str | None]:
     """Return the run directory and, when resuming, the checkpoint to start from."""
     directory = arguments.run_directory
-    if arguments.resume and directory is None and dist.get_world_size() == 1:
+    if arguments.resume and directory is None and dist.get_world_size() > 1:
+        directory = os.environ["STRETTO_RUN_DIRECTORY"]  # the launcher has settled it
+        if not Path(directory, "checkpoints").is_dir():
+            raise SystemExit(
+                f"--resume: {directory} holds no checkpoint; name the run to go on with by the "
+                "launcher's --run_directory"
+            )
+    elif arguments.resume and directory is None:
         directory = find_latest_run()
         if directory is None:
             raise SystemExit(
@@ -198,10 +206,12 @@ def main() -> None:
         seed=SEED,
     )
     trainer.fit()
+    if "eval" not in trainer.state.metric_values:  # resumed when there was nothing left to do
+        trainer.eval()
+    accuracy = float(trainer.state.metric_values["eval"]["MulticlassAccuracy"])
     trainer.close()
     if not trainer.state.topology.is_rank_zero:
         return
-    accuracy = curves.rows[max(curves.rows)][1] if curves.rows else float("nan")
     url = uploader.url
     rows = {
         "accuracy": f"{accuracy:.4f}",
