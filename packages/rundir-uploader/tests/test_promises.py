@@ -56,6 +56,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 def test_an_interrupted_close_leaves_the_upload_to_the_process(
     run: Path, tmp_path: Path, start, eventually, gone
 ) -> None:
@@ -253,6 +254,7 @@ print(report.interrupted, alive, flush=True)
 """
 
 
+@pytest.mark.slow
 def test_an_interrupted_sync_ends_after_its_transfers_and_its_thread(
     run: Path, tmp_path: Path, start, command
 ) -> None:
@@ -271,6 +273,7 @@ def test_an_interrupted_sync_ends_after_its_transfers_and_its_thread(
     assert (store / "slow").read_text() == "content"
 
 
+@pytest.mark.slow
 def test_a_store_that_cannot_be_reached_is_told_once_with_its_address(run, command) -> None:
     (run / "file").write_text("content")
     nowhere = {
@@ -292,6 +295,7 @@ def test_a_store_that_cannot_be_reached_is_told_once_with_its_address(run, comma
         assert "AWS_ENDPOINT_URL" in last
 
 
+@pytest.mark.slow
 def test_the_log_of_the_process_has_no_line_for_every_attempt(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
