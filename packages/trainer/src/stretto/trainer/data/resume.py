@@ -39,22 +39,28 @@ class DataPosition:
             first epoch.
         loader: State of the loader, if it is one that keeps its own.
         pending_rng: Random state to put back before the next batch, after a checkpoint was loaded.
+        pending_generators: States to give the loader's own generators when the next epoch starts,
+            after a checkpoint was loaded.
         ranks: How many ranks share the epoch's data.
+        batch_size: Samples in a batch of the loader that the epoch was begun with, None if unknown.
     """
 
     epoch_start: dict[str, Any] | None = None
     loader: Mapping[str, Any] | None = None
     pending_rng: Mapping[str, Any] | None = None
+    pending_generators: Sequence[torch.Tensor] | None = None
     ranks: int = 1
+    batch_size: int | None = None
     _current: Any = field(default=None, repr=False)
 
     def begin_epoch(self, dataloader: Iterable[Any], epoch: int, ranks: int = 1) -> Iterator[Any]:
         """Start an epoch at its first batch and remember how its order is drawn."""
         self._restore_pending()
         set_epoch(dataloader, epoch)
-        self._current = dataloader
+        if self.pending_generators is not None:
+            _set_generators(dataloader, self.pending_generators)
+        self._enter(dataloader, ranks)
         self.loader = None
-        self.ranks = ranks
         self.epoch_start = {"rng": capture_rng_state(), "generators": _generators(dataloader)}
         return iter(dataloader)
 
@@ -62,11 +68,10 @@ class DataPosition:
         self, dataloader: Iterable[Any], epoch: int, consumed: int, ranks: int = 1
     ) -> Iterator[Any]:
         """Go on in the middle of an epoch, after `consumed` batches of this rank."""
-        self.ranks = ranks
         now = self.pending_rng if self.pending_rng is not None else capture_rng_state()
         self.pending_rng = now
         set_epoch(dataloader, epoch)
-        self._current = dataloader
+        self._enter(dataloader, ranks)
         iterator = self._skip(dataloader, consumed)
         self._restore_pending()
         return iterator
@@ -101,12 +106,28 @@ class DataPosition:
         loader = self.loader
         if keeps_own_state(self._current):
             loader = self._current.state_dict()
-        return {"epoch_start": self.epoch_start, "loader": loader}
+        generators = self.pending_generators
+        if generators is None and self._current is not None:
+            generators = _generators(self._current)
+        return {
+            "epoch_start": self.epoch_start,
+            "loader": loader,
+            "generators": generators,
+            "batch_size": self.batch_size,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up a position that `state_dict` returned."""
         self.epoch_start = state.get("epoch_start")
         self.loader = state.get("loader")
+        self.pending_generators = state.get("generators")
+        self.batch_size = state.get("batch_size")
+
+    def _enter(self, dataloader: Iterable[Any], ranks: int) -> None:
+        self._current = dataloader
+        self.pending_generators = None
+        self.ranks = ranks
+        self.batch_size = _batch_size(dataloader)
 
     def _restore_pending(self) -> None:
         if self.pending_rng is not None:
@@ -209,6 +230,11 @@ def keeps_own_state(dataloader: Any) -> bool:
     return callable(getattr(dataloader, "state_dict", None)) and callable(
         getattr(dataloader, "load_state_dict", None)
     )
+
+
+def _batch_size(dataloader: Any) -> int | None:
+    size: object = getattr(dataloader, "batch_size", None)
+    return size if isinstance(size, int) else None
 
 
 def _order_can_be_skipped(dataloader: Any) -> bool:
