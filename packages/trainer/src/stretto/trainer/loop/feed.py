@@ -73,6 +73,10 @@ class BatchFeed:
         microbatching: Says what a batch counts for.
         limit: Most batches in an epoch, None for all.
         clock: Measures batches.
+
+    Attributes:
+        rest: Time from the last fetched batch to the end of the epoch, the mean over the ranks;
+            None where only this rank counts, whose clock goes on.
     """
 
     def __init__(
@@ -94,17 +98,20 @@ class BatchFeed:
         self._shared = state.topology.world_size > 1
         self._iterator: Iterator[Any] = iter(())
         self._fetched = 0
+        self.rest: timedelta | None = None
 
     def begin_epoch(self) -> None:
         """Start the loader, in the middle of its epoch if the run is there."""
         state, dataloader = self._state, self._spec.dataloader
         position, ranks = state.data_state.position, state.topology.data_parallel_size
         epoch = state.timestamp.epoch_count
+        begun = state.timestamp.batch_in_epoch_count > 0
         consumed = position.count_consumed(dataloader, state.timestamp, ranks)
         if consumed != state.timestamp.batch_in_epoch_count:
             state.timestamp = state.timestamp.copy(batch_in_epoch=consumed)
         self._fetched = consumed
-        if consumed:
+        self.rest = None
+        if begun:
             self._iterator = position.resume_epoch(dataloader, epoch, consumed, ranks)
         else:
             self._iterator = position.begin_epoch(dataloader, epoch, ranks)
@@ -158,6 +165,7 @@ class BatchFeed:
                     present,
                     ranks,
                 )
+            self.rest = timedelta(microseconds=micros / ranks)
             return None
         return Fetched(
             batch,

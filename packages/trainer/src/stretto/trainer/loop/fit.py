@@ -110,7 +110,7 @@ class FitLoop:
     def _end_epoch(self) -> None:
         state, run_event = self._state, self._run_event
         self._log_train_metrics()
-        state.timestamp = state.timestamp.to_next_epoch()
+        state.timestamp = state.timestamp.to_next_epoch(self._feed.rest)
         if self._step_epochs:
             for scheduler in state.schedulers:
                 scheduler.step()
