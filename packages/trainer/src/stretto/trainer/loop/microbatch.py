@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from stretto.core_events import Event
 from stretto.trainer import dist
 from stretto.trainer.loop.losses import TOTAL, name_losses
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from stretto.core_events import Engine
     from stretto.trainer.loop.replay import PassStart
     from stretto.trainer.microbatching import FixedMicrobatching
@@ -87,6 +90,7 @@ class GradientPass:
             start.put_back(self._prepared.model)
         parts = self._microbatching.split(batch)
         shares = self._weigh(batch, parts, weight)
+        real = len(parts)
         if self._sharded and not even:
             parts, shares = _fill_up(parts, shares)
         batch_state, strategy = self._batch_state, self._strategy
@@ -98,7 +102,7 @@ class GradientPass:
             for place, part in enumerate(parts):
                 batch_state.batch = part if self._transform is None else self._transform(part)
                 with strategy.microbatch_context(self._prepared, is_last=place == last):
-                    self._run_part(shares[place], sums, events)
+                    self._run_part(shares[place], sums, events and place < real)
         except BaseException:
             self.drop_gradients()
             raise
@@ -131,6 +135,7 @@ class GradientPass:
         run_event(Event.BEFORE_FORWARD)
         with precision.forward_context():
             batch_state.outputs = self._module(batch_state.batch)
+        unweighted = batch_state.outputs if share == 0.0 and self._shared else None
         run_event(Event.AFTER_FORWARD)
         # A callback may free the outputs after the loss, so they are held only if needed.
         kept = batch_state.outputs if self._metrics and events else None
@@ -140,11 +145,14 @@ class GradientPass:
         run_event(Event.AFTER_LOSS)
         run_event(Event.BEFORE_BACKWARD)
         losses = name_losses(batch_state.loss)
-        scale = share * self._strategy.gradient_multiplier
-        total = losses[TOTAL]
-        precision.backward(
-            total if scale == 1.0 else total * scale, create_graph=self._create_graph
-        )
+        if share != 0.0:
+            scale = share * self._strategy.gradient_multiplier
+            total = losses[TOTAL]
+            precision.backward(
+                total if scale == 1.0 else total * scale, create_graph=self._create_graph
+            )
+        elif self._shared:  # the other ranks wait for this one's collectives
+            precision.backward(_make_zero(unweighted, self._module))
         run_event(Event.AFTER_BACKWARD)
         if self._metrics and events:
             self._update_metrics(kept)
@@ -159,10 +167,26 @@ class GradientPass:
                 model.update_metric(batch, outputs, metric)
 
 
+def _make_zero(outputs: Any, module: nn.Module) -> Tensor:
+    """Return a loss whose gradients are exactly zero, for a part that counts for nothing.
+
+    Its own loss is the mean of nothing, whose gradients are not numbers even times zero. Starting
+    from the outputs, the backward pass still meets every hook that reduces gradients.
+    """
+    found = [
+        output
+        for output in cast("list[Any]", tree_leaves(outputs))
+        if isinstance(output, Tensor) and output.requires_grad
+    ]
+    found = [output for output in found if output.dim()] or found or list(module.parameters())
+    return torch.stack([tensor.sum().float() for tensor in found]).sum() * 0.0
+
+
 def _fill_up(parts: Sequence[Any], shares: list[float]) -> tuple[Sequence[Any], list[float]]:
     """Give all ranks equally many passes, where a pass gathers parameters from all.
 
-    A rank with fewer samples makes its last pass again, with a share of nothing.
+    A rank with fewer samples makes its last pass again, with a share of nothing; neither metrics
+    nor callbacks see it.
     """
     missing = max(dist.all_gather_object(len(parts))) - len(parts)
     return [*parts, *[parts[-1]] * missing], [*shares, *[0.0] * missing]
