@@ -278,6 +278,7 @@ def make_schedulers(build: Build) -> None:
     build.schedulers = SchedulerPlan(
         build.checked.schedulers, a.scale_schedule_ratio, a.step_schedulers_every_batch
     )
+    build.schedulers.bind_own(build.state)
     if build.state.max_duration is not None and build.checked.train is not None:
         build.schedulers.bind(build.state)
 

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 from stretto.trainer.arguments import (
     TrainerArguments,
     check_evaluators,
-    check_schedulers,
-    check_train_dataloader,
 )
 from stretto.trainer.build import Build, add_metrics, check_data_for, limit_of, use_train_data
 from stretto.trainer.evaluator import check_subset
+from stretto.trainer.fit_changes import FitChanges
 from stretto.trainer.loop.evaluate import EvaluationRunner
 from stretto.trainer.loop.fit import FitLoop
-from stretto.trainer.loop.limits import check_duration, extend, is_finished
-from stretto.trainer.microbatching import check_microbatch_size
-from stretto.trainer.optim.plan import SchedulerPlan
+from stretto.trainer.loop.limits import check_duration, is_finished
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -210,26 +207,30 @@ class Trainer:
             precision: A new precision.
 
         Raises:
-            ValueError: If there are no training data or no duration, or the two do not fit.
+            ValueError: If there are no training data or no duration, or the two do not fit; or if
+                an argument is out of range, then before anything is replaced.
             IncompleteUploadError: If files of the run could not be stored.
         """
-        if train_dataloader is not None:
-            self._replace_train_data(train_dataloader, train_dataloader_label)
+        state = self.state
+        changes = FitChanges(
+            state,
+            train_dataloader=train_dataloader,
+            train_dataloader_label=train_dataloader_label,
+            train_subset_num_batches=train_subset_num_batches,
+            duration=duration,
+            schedulers=schedulers,
+            scale_schedule_ratio=scale_schedule_ratio,
+            step_schedulers_every_batch=step_schedulers_every_batch,
+            eval_dataloader=eval_dataloader,
+            eval_subset_num_batches=eval_subset_num_batches,
+            eval_interval=eval_interval,
+            device_train_microbatch_size=device_train_microbatch_size,
+            precision=precision,
+        )
         if train_subset_num_batches is not None:
-            check_subset("train_subset_num_batches", train_subset_num_batches)
             self._limit = None if train_subset_num_batches == -1 else train_subset_num_batches
-        if eval_dataloader is not None:
-            self._replace_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
-        if device_train_microbatch_size is not None:
-            size = check_microbatch_size(device_train_microbatch_size)
-            self.state.execution.device_train_microbatch_size = size
-        if precision is not None:
-            self._replace_precision(precision)
-        self._set_time(duration, reset_time, scale_schedule_ratio)
-        if schedulers is not None:
-            self._schedulers = SchedulerPlan(
-                check_schedulers(schedulers), scale_schedule_ratio, step_schedulers_every_batch
-            )
+        changes.apply(state, self._limit, reset_time=reset_time)
+        self._schedulers = changes.schedulers or self._schedulers
         self._train()
 
     def _train(self) -> None:
@@ -265,6 +266,8 @@ class Trainer:
         """
         check_subset("subset_num_batches", subset_num_batches)
         state = self.state
+        own = {evaluator.label for evaluator in state.evaluators}
+        kept = {label: state.eval_metrics[label] for label in own & state.eval_metrics.keys()}
         if eval_dataloader is None:
             evaluators = state.evaluators
             if not evaluators:
@@ -276,7 +279,10 @@ class Trainer:
             check_data_for(state.topology, None, "train", evaluators)
             add_metrics(state, evaluators)
         limit = None if subset_num_batches == -1 else subset_num_batches
-        EvaluationRunner(state, self.engine, self.logger).run_standalone(evaluators, limit)
+        try:
+            EvaluationRunner(state, self.engine, self.logger).run_standalone(evaluators, limit)
+        finally:
+            state.eval_metrics.update(kept)
 
     def save_checkpoint(
         self, name: str = "ep{epoch}-ba{batch}-rank{rank}", *, weights_only: bool = False
@@ -323,34 +329,3 @@ class Trainer:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _replace_train_data(self, dataloader: Dataloader, label: str) -> None:
-        state = self.state
-        spec = check_train_dataloader(dataloader, label)
-        check_data_for(state.topology, spec, label, [])
-        if spec is None:
-            return
-        if state.timestamp.batch_in_epoch_count:
-            state.timestamp = state.timestamp.to_next_epoch()
-        use_train_data(state, spec, label, self._limit)
-
-    def _replace_evaluators(self, given: Any, interval: EvalInterval, subset: int) -> None:
-        evaluators = check_evaluators(given, interval, subset)
-        check_data_for(self.state.topology, None, "train", evaluators)
-        add_metrics(self.state, evaluators)
-        self.state.data_state.evaluators = evaluators
-
-    def _replace_precision(self, precision: str | Precision) -> None:
-        from stretto.trainer.precision import make_precision_policy
-
-        state = self.state
-        state.model_state.precision = make_precision_policy(precision, state.device, state.topology)
-
-    def _set_time(self, duration: TimeInput | None, reset: bool, ratio: float) -> None:
-        from stretto.core_events import Timestamp
-
-        state = self.state
-        if reset:
-            state.timestamp = Timestamp()
-        if duration is not None:
-            extend(state, duration, ratio)

@@ -42,18 +42,18 @@ def check_duration(state: State) -> Time:
     return maximum
 
 
-def extend(state: State, duration: TimeInput, scale_schedule_ratio: float = 1.0) -> None:
-    """Let a run go on for a duration from where it is now.
+def check_extension(duration: TimeInput, scale_schedule_ratio: float = 1.0) -> Time:
+    """Return for how long a run is to go on, stretched by the scale schedule ratio.
 
     Raises:
-        ValueError: If the duration is not above 0.
+        ValueError: If the duration is not above 0 or a fraction.
     """
     time = scale_duration(ensure_time(duration), scale_schedule_ratio)
     if time.value <= 0:
         raise ValueError(f"duration must be above 0, got {time}")
     if time.unit is TimeUnit.DURATION:
         raise ValueError(f"duration={time} is a fraction: give it in ep, ba, sp, tok or sec")
-    state.max_duration = time + state.timestamp.get(time.unit)
+    return time
 
 
 def scale_duration(duration: Time, ratio: float) -> Time:

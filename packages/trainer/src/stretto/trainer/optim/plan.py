@@ -32,6 +32,10 @@ class SchedulerPlan:
         self._bound = False
         self.step_every_batch = not self._torch if step_every_batch is None else step_every_batch
 
+    def bind_own(self, state: State) -> None:
+        """Set the torch schedulers, which need no duration, so that a checkpoint finds them."""
+        state.model_state.schedulers = list(self._torch)
+
     def bind(self, state: State) -> None:
         """Set the run's schedulers and their first rates; once.
 
