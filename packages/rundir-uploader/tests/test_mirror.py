@@ -587,7 +587,8 @@ def test_blocking_staging_stores_what_was_there_at_the_trigger(
 
 def test_staging_beyond_its_cap_reads_from_where_files_lie(run, store, quick, caplog) -> None:
     from rundir_uploader.planner import entry_at
-    from rundir_uploader.staging import Stager, Staging
+    from rundir_uploader.settings import Staging
+    from rundir_uploader.staging import Stager
 
     (run / ".rundir-uploader").mkdir()
     (run / "a").write_bytes(b"x" * 100)

@@ -15,8 +15,13 @@ from rundir_uploader.errors import (
 from rundir_uploader.keys import object_key
 from rundir_uploader.ranks import RankPlan, report_rank
 from rundir_uploader.session import SessionPlan
-from rundir_uploader.settings import MirrorSettings, check_positive, check_prefix, check_seconds
-from rundir_uploader.staging import Staging
+from rundir_uploader.settings import (
+    MirrorSettings,
+    Staging,
+    check_positive,
+    check_prefix,
+    check_seconds,
+)
 from rundir_uploader.status import UploadStatus
 from rundir_uploader.uploader import Uploader, relative_path
 from stretto.core_events import Callback, Logger, Stage, State

@@ -10,6 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from rundir_uploader.conditions import Conditions
 from rundir_uploader.journal import Journal
@@ -21,10 +22,12 @@ from rundir_uploader.queue import UploadQueue
 from rundir_uploader.reconcile import adopt, forget_missing
 from rundir_uploader.rounds import Round, Rounds
 from rundir_uploader.settings import MirrorSettings
-from rundir_uploader.staging import Stager
 from rundir_uploader.status import UploadStatus
 from rundir_uploader.transfer import Transfer
 from stretto.object_store import ObjectStoreError, Store
+
+if TYPE_CHECKING:
+    from rundir_uploader.staging import Stager
 
 Missing = list[tuple[str, str]]
 """Pairs of a path that is not stored, and the reason."""

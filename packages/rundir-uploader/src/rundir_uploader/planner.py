@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rundir_uploader.conditions import Conditions
 from rundir_uploader.journal import Journal
@@ -23,9 +24,11 @@ from rundir_uploader.queue import UploadQueue
 from rundir_uploader.reader import digest_of, edges_at, open_inside
 from rundir_uploader.records import WHOLE, Record, RecordKind
 from rundir_uploader.selection import Selection
-from rundir_uploader.staging import Stager
 from rundir_uploader.task import Task
 from stretto.run_directory import FileEntry, FileKind, scan
+
+if TYPE_CHECKING:
+    from rundir_uploader.staging import Stager
 
 
 @dataclass(slots=True)

@@ -46,8 +46,7 @@ class SourceError(Exception):
     """The local file cannot be read; ``__cause__`` is the operating system's error."""
 
 
-@contextmanager
-def open_inside(root: str, path: str, expected: Fingerprint) -> Generator[tuple[int, Fingerprint]]:
+def open_regular(root: str, path: str, expected: Fingerprint) -> tuple[int, Fingerprint]:
     """Open a regular file below a root, without following any link.
 
     Args:
@@ -56,8 +55,8 @@ def open_inside(root: str, path: str, expected: Fingerprint) -> Generator[tuple[
         expected: What the scan saw there. A file of another inode is looked for again, one
             folder at a time, so that a folder that became a link cannot lead outside.
 
-    Yields:
-        A descriptor, and the fingerprint that the file has now.
+    Returns:
+        A descriptor, which is the caller's to close, and the fingerprint that the file has now.
 
     Raises:
         GoneError: There is no such file any more.
@@ -70,11 +69,31 @@ def open_inside(root: str, path: str, expected: Fingerprint) -> Generator[tuple[
         raise _opening_error(root, path, error) from error
     try:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(status.st_mode) or (
+            status.st_ino != expected.inode and not _same_when_walked(root, path, status)
+        ):
             raise NotARegularFileError(path)
-        if status.st_ino != expected.inode and not _same_when_walked(root, path, status):
-            raise NotARegularFileError(path)
-        yield descriptor, Fingerprint.of(status)
+        return descriptor, Fingerprint.of(status)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+@contextmanager
+def open_inside(root: str, path: str, expected: Fingerprint) -> Generator[tuple[int, Fingerprint]]:
+    """Do the same as `open_regular`, and close the descriptor at the end.
+
+    Args:
+        root: The mirrored directory.
+        path: Relative path of the file.
+        expected: What the scan saw there.
+
+    Yields:
+        A descriptor, and the fingerprint that the file has now.
+    """
+    descriptor, found = open_regular(root, path, expected)
+    try:
+        yield descriptor, found
     finally:
         os.close(descriptor)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rundir_uploader.staging import Stager
+if TYPE_CHECKING:
+    from rundir_uploader.staging import Stager
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

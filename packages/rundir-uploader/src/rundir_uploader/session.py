@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from rundir_uploader.conditions import Conditions, Report
 from rundir_uploader.destination import Destination, require_apart
@@ -16,11 +17,13 @@ from rundir_uploader.keys import STATE_FOLDER
 from rundir_uploader.lock import DirectoryLock, nested_holder, state_folder
 from rundir_uploader.mirror import Mirror, Missing
 from rundir_uploader.processes import ProcessIdentity
-from rundir_uploader.ranks import RankPlan
-from rundir_uploader.settings import MirrorSettings
-from rundir_uploader.staging import Stager, Staging
+from rundir_uploader.settings import MirrorSettings, Staging
 from rundir_uploader.status import UploadStatus
 from stretto.object_store import ObjectStoreError, Store
+
+if TYPE_CHECKING:
+    from rundir_uploader.ranks import RankPlan
+    from rundir_uploader.staging import Stager
 
 _FIRST_SCAN = 2.0
 
@@ -170,6 +173,8 @@ class Session:
     def _open_stager(self) -> Stager | None:
         if not self.plan.staging.blocking:
             return None
+        from rundir_uploader.staging import Stager
+
         return Stager(
             self.plan.staging,
             self.plan.mirror.root,

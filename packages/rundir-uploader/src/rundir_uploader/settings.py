@@ -10,6 +10,8 @@ from rundir_uploader.errors import UploaderSettingsError
 from rundir_uploader.pacing import Pacing
 from rundir_uploader.selection import Selection
 
+DEFAULT_CAP = 16 << 30
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorSettings:
@@ -115,3 +117,40 @@ def check_directory(directory: str | os.PathLike[str]) -> Path:
     if path.exists():
         raise NotADirectoryError(20, "is a file; name the directory to mirror", str(path))
     raise FileNotFoundError(2, "does not exist; create the directory first", str(path))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staging:
+    """Whether, and where, copies are taken before the training loop goes on.
+
+    Attributes:
+        blocking: Whether they are.
+        folder: Where; None for a private folder in the mirrored directory.
+        cap: Bytes that copies may take up; files beyond that are read from where they lie.
+    """
+
+    blocking: bool = False
+    folder: str | None = None
+    cap: int = DEFAULT_CAP
+
+    @classmethod
+    def of(cls, mode: str, folder: str | os.PathLike[str] | None) -> Staging:
+        """Take what a caller gave.
+
+        Args:
+            mode: ``"background"`` or ``"blocking"``.
+            folder: Where to keep copies, or None.
+
+        Raises:
+            UploaderSettingsError: The mode is another, or the folder is a file.
+        """
+        if mode not in ("background", "blocking"):
+            raise UploaderSettingsError(
+                f"staging={mode!r} is not known; give 'background' or 'blocking'"
+            )
+        if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
+            raise UploaderSettingsError(
+                f"upload_staging_folder={os.fspath(folder)!r} is a file; name a folder"
+            )
+        path = None if folder is None else str(Path(folder).absolute())
+        return cls(blocking=mode == "blocking", folder=path)

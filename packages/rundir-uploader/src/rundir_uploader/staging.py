@@ -14,10 +14,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from rundir_uploader.errors import UploaderSettingsError
 from rundir_uploader.keys import STATE_FOLDER
 from rundir_uploader.reader import (
     CHUNK,
@@ -28,49 +27,12 @@ from rundir_uploader.reader import (
     open_inside,
     same_content,
 )
+from rundir_uploader.settings import Staging
 from rundir_uploader.task import StagedCopy
 from stretto.run_directory import FileEntry, Fingerprint
 
 _FICLONE = 0x40049409
 _ATTEMPTS = 3
-DEFAULT_CAP = 16 << 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Staging:
-    """Whether, and where, copies are taken before the training loop goes on.
-
-    Attributes:
-        blocking: Whether they are.
-        folder: Where; None for a private folder in the mirrored directory.
-        cap: Bytes that copies may take up; files beyond that are read from where they lie.
-    """
-
-    blocking: bool = False
-    folder: str | None = None
-    cap: int = DEFAULT_CAP
-
-    @classmethod
-    def of(cls, mode: str, folder: str | os.PathLike[str] | None) -> Staging:
-        """Take what a caller gave.
-
-        Args:
-            mode: ``"background"`` or ``"blocking"``.
-            folder: Where to keep copies, or None.
-
-        Raises:
-            UploaderSettingsError: The mode is another, or the folder is a file.
-        """
-        if mode not in ("background", "blocking"):
-            raise UploaderSettingsError(
-                f"staging={mode!r} is not known; give 'background' or 'blocking'"
-            )
-        if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
-            raise UploaderSettingsError(
-                f"upload_staging_folder={os.fspath(folder)!r} is a file; name a folder"
-            )
-        path = None if folder is None else str(Path(folder).absolute())
-        return cls(blocking=mode == "blocking", folder=path)
 
 
 class Stager:

@@ -22,7 +22,7 @@ from rundir_uploader.reader import (
     SourceError,
     digest_of,
     edges_at,
-    open_inside,
+    open_regular,
     read_whole,
     same_content,
     settled,
@@ -142,7 +142,8 @@ class Transfer:
         return self._record_only(task.entry)
 
     def _send_file(self, entry: FileEntry, *, patient: bool) -> Outcome:
-        with open_inside(self._root, entry.path, entry.fingerprint) as (descriptor, found):
+        descriptor, found = open_regular(self._root, entry.path, entry.fingerprint)
+        try:
             before = settled(descriptor, found)
             if before != entry.fingerprint:
                 if is_pointer_file(entry.path):
@@ -151,6 +152,8 @@ class Transfer:
                 if patient:
                     return Outcome(result=Result.CHANGED, entry=entry)
             return self._send_version(entry, descriptor, before)
+        finally:
+            os.close(descriptor)
 
     def _send_copy(self, entry: FileEntry, copy: StagedCopy) -> Outcome:
         descriptor = os.open(copy.path, os.O_RDONLY | os.O_CLOEXEC)

@@ -24,8 +24,7 @@ from rundir_uploader.pacing import Pacing
 from rundir_uploader.process import WorkerProcess
 from rundir_uploader.selection import Selection
 from rundir_uploader.session import Session, SessionPlan
-from rundir_uploader.settings import MirrorSettings, check_directory, check_prefix
-from rundir_uploader.staging import Staging
+from rundir_uploader.settings import MirrorSettings, Staging, check_directory, check_prefix
 from rundir_uploader.status import UploadStatus
 from stretto.object_store import Store
 
