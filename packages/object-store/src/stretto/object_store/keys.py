@@ -12,7 +12,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SURELY_CLEAN = re.compile(r"(?:[\w@=+,-][\w@=+,.-]*/)*[\w@=+,-][\w@=+,.-]*", re.ASCII)
 
 
-def validate_key(key: str, *, store: str | None = None) -> str:
+def validate_key(key: str, *, store: str | None = None, refused: str = "") -> str:
     """Check that a key is a clean relative path, and give it back.
 
     A key is UTF-8, its parts joined by ``/``: no empty part, no ``.`` or ``..`` part, no leading
@@ -21,6 +21,7 @@ def validate_key(key: str, *, store: str | None = None) -> str:
     Args:
         key: The key to look at.
         store: URI of the store, for the error.
+        refused: Further characters, which the service at hand cannot keep.
 
     Raises:
         InvalidKeyError: The key breaks one of these rules; the message says which.
@@ -28,6 +29,9 @@ def validate_key(key: str, *, store: str | None = None) -> str:
     if len(key) <= MAX_KEY_BYTES and _SURELY_CLEAN.fullmatch(key):
         return key
     problem = _problem(key)
+    if problem is None and refused:
+        bad = [char for char in refused if char in key]
+        problem = f"has {bad[0]!r}, which this service cannot keep in a key" if bad else None
     if problem:
         raise InvalidKeyError(f"key {key[:200]!r} {problem}", store=store, key=key)
     return key

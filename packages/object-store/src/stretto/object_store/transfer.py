@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from stretto.object_store.errors import (
     AlreadyExistsError,
+    BucketNotFoundError,
     CorruptedError,
     NotFoundError,
 )
@@ -269,10 +270,10 @@ def exists(store: Store, key: str) -> bool:
     """
     try:
         store.head(key)
-    except NotFoundError as error:
-        if type(error) is NotFoundError:
-            return False
+    except BucketNotFoundError:
         raise
+    except NotFoundError:
+        return False
     return True
 
 

@@ -117,6 +117,7 @@ class Capabilities:
         multipart: Large files go up in parts, in parallel.
         picklable: The store can cross a process boundary. False where that would need a secret.
         max_key_bytes: Bytes that a key may have.
+        refused_characters: Characters that the service cannot keep in keys.
         max_object_size: Bytes one object may have; None where unknown or unlimited.
         max_conditional_size: Bytes that a put with another mode than overwrite may send.
         persistent: Objects outlive this process.
@@ -132,6 +133,7 @@ class Capabilities:
     multipart: bool = False
     picklable: bool = False
     max_key_bytes: int = 1024
+    refused_characters: str = ""
     max_object_size: int | None = None
     max_conditional_size: int | None = None
     persistent: bool = True

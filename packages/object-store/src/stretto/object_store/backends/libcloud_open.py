@@ -34,7 +34,10 @@ def make_libcloud_store(recipe: DriverRecipe, container: str) -> LibcloudStore:
     """
     from libcloud.storage.drivers.s3 import BaseS3StorageDriver
 
-    speaks_s3 = issubclass(driver_class_of(recipe.provider), BaseS3StorageDriver)
+    driver_class = driver_class_of(recipe.provider)
+    speaks_s3 = issubclass(driver_class, BaseS3StorageDriver)
+    # Google's driver is a subclass, with headers and conditions of its own.
+    speaks_s3 = speaks_s3 and driver_class.http_vendor_prefix == "x-amz"
     return (LibcloudS3Store if speaks_s3 else LibcloudStore)(recipe, container)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import email.utils
 import itertools
 import os
-import re
 from collections.abc import Callable, Generator, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +22,6 @@ from stretto.object_store.store import Store
 from stretto.object_store.types import (
     ByteRange,
     Capabilities,
-    Checksum,
     Mode,
     ObjectMeta,
     PutMode,
@@ -31,7 +29,6 @@ from stretto.object_store.types import (
     Source,
 )
 
-_MD5 = re.compile(r"[0-9a-f]{32}")
 _CONTENT_TYPE = "application/octet-stream"
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -61,8 +58,8 @@ class LibcloudStore(Store):
     def capabilities(self) -> Capabilities:
         """Only what every provider of libcloud can be trusted with."""
         return Capabilities(
-            checksum_algorithms=("md5",) if self._drivers.get().hash_type == "md5" else (),
             picklable=not self._recipe.holds_secret,
+            refused_characters="\\" if self._recipe.provider == "azure_blobs" else "",
         )
 
     @property
@@ -85,7 +82,7 @@ class LibcloudStore(Store):
         metadata: Mapping[str, str] | None = None,
     ) -> PutResult:
         """See `Store.put`."""
-        validate_key(key, store=self._uri)
+        self._validate(key)
         if mode is not PutMode.OVERWRITE:
             raise ValueError(f"{self._uri} can only overwrite; see capabilities")
         if metadata:
@@ -108,7 +105,7 @@ class LibcloudStore(Store):
             extra: libcloud's extra attributes, such as ``content_type`` and ``meta_data``.
             headers: Further request headers.
         """
-        validate_key(key, store=self._uri)
+        self._validate(key)
         driver = self._drivers.get()
         container = self._container(driver)
         arguments: dict[str, Any] = {
@@ -130,15 +127,14 @@ class LibcloudStore(Store):
             with mapped_errors(driver, store=self._uri, key=key):
                 found = driver.upload_object_via_stream(stream, container, key, **arguments)
             size = parts.size
-        digest = _checksum(found.hash, driver)
-        return PutResult(etag=found.hash or None, version=None, size=size, checksum=digest)
+        return PutResult(etag=_etag(found), version=None, size=size)
 
     def get(self, key: str, *, byte_range: ByteRange | None = None) -> GetResult:
         """See `Store.get`."""
         check_range(byte_range)
         driver = self._drivers.get()
         found = self._find(driver, key)
-        meta = self._meta(found, driver, key)
+        meta = self._meta(found, key)
         start, end = clip_range(byte_range, meta.size)
         chunks = self._stream(driver, found, key, start, end)
         return GetResult(meta, chunks, byte_range=(start, end), close=chunks.close, store=self._uri)
@@ -157,7 +153,7 @@ class LibcloudStore(Store):
     def head(self, key: str) -> ObjectMeta:
         """See `Store.head`."""
         driver = self._drivers.get()
-        return self._meta(self._find(driver, key), driver, key)
+        return self._meta(self._find(driver, key), key)
 
     def delete(self, key: str) -> None:
         """See `Store.delete`."""
@@ -181,7 +177,7 @@ class LibcloudStore(Store):
         driver = self._drivers.get()
         with mapped_errors(driver, store=self._uri, key=prefix):
             for found in driver.iterate_container_objects(self._container(driver), prefix=prefix):
-                yield self._meta(found, driver, found.name)
+                yield self._meta(found, found.name)
 
     def check(self) -> None:
         """See `Store.check`."""
@@ -206,20 +202,22 @@ class LibcloudStore(Store):
         """See `Store.uri`."""
         return f"{self._uri}/{key}" if key else self._uri
 
+    def _validate(self, key: str) -> None:
+        validate_key(key, store=self._uri, refused=self.capabilities.refused_characters)
+
     def _find(self, driver: Any, key: str) -> Any:
-        validate_key(key, store=self._uri)
+        self._validate(key)
         with mapped_errors(driver, store=self._uri, key=key):
             return driver.get_object(self._container_name, key)
 
-    def _meta(self, found: Any, driver: Any, key: str) -> ObjectMeta:
+    def _meta(self, found: Any, key: str) -> ObjectMeta:
         extra: Mapping[str, Any] = found.extra or {}
         metadata: Mapping[str, Any] = found.meta_data or {}
         return ObjectMeta(
             key=key,
             size=int(found.size),
             last_modified=parse_time(extra.get("last_modified")),
-            etag=found.hash or None,
-            checksum=_checksum(found.hash, driver),
+            etag=_etag(found),
             metadata=read_metadata({k: v for k, v in metadata.items() if isinstance(v, str)}),
         )
 
@@ -246,7 +244,7 @@ def parse_time(value: object) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _checksum(digest: str | None, driver: Any) -> Checksum | None:
-    if digest and driver.hash_type == "md5" and _MD5.fullmatch(digest.lower()):
-        return Checksum("md5", digest.lower())
-    return None
+def _etag(found: Any) -> str | None:
+    extra: Mapping[str, Any] = found.extra or {}
+    tag = found.hash or extra.get("etag")
+    return str(tag).strip('"') if tag else None

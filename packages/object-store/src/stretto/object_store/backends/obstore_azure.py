@@ -76,6 +76,7 @@ class AzureService:
             ordered=True,
             picklable=self.options.account_key is None,
             max_conditional_size=CONDITIONAL_LIMIT,
+            refused_characters="\\",  # Azure takes it for a slash
         )
 
     def connect(self, use: ClientUse) -> Any:

@@ -18,6 +18,7 @@ from stretto.object_store.errors import (
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _NO_CREDENTIAL = ("169.254.169.254", "fd00:ec2", "metadata.google.internal", "latest/api/token")
+_BEYOND_END = ("status code: 416", "StartTooLarge")
 _TIMEOUT = ("kind: Timeout", "TimedOut", "operation timed out", "deadline has elapsed")
 _BROKEN = (
     "HTTP error",
@@ -79,8 +80,10 @@ def map_obstore_error(error: BaseException, *, store: str, key: str | None) -> O
     text, name = str(error), type(error).__name__
     if name == "InvalidPathError":
         return UncleanKeyListedError("a foreign key")
-    if "NotPartial" in text or "status code: 416" in text:
-        return RangeRefusedError("range refused", beyond_end="status code: 416" in text)
+    if any(mark in text for mark in _BEYOND_END):
+        return RangeRefusedError("range refused", beyond_end=True)
+    if "NotPartial" in text:
+        return RangeRefusedError("range refused")
     if any(mark in text for mark in _NO_CREDENTIAL):
         return CredentialsError(
             "no credential was found, and the machine's metadata service gives none; set it in "

@@ -95,7 +95,7 @@ class ObstoreStore(Store):
         metadata: Mapping[str, str] | None = None,
     ) -> PutResult:
         """See `Store.put`; over 8 MiB in parallel parts."""
-        validate_key(key, store=self._uri)
+        self._validate(key)
         attributes = self._attributes(metadata) if metadata else None
         condition = None if mode is PutMode.OVERWRITE else self._condition(mode)
         if type(source) is bytes and len(source) <= SINGLE_PUT:
@@ -163,7 +163,7 @@ class ObstoreStore(Store):
 
     def get(self, key: str, *, byte_range: ByteRange | None = None) -> GetResult:
         """See `Store.get`."""
-        validate_key(key, store=self._uri)
+        self._validate(key)
         if check_range(byte_range) and byte_range and byte_range[0] == byte_range[1]:
             return self._empty(key, byte_range)
         cut: ByteRange | None = None
@@ -204,14 +204,8 @@ class ObstoreStore(Store):
 
     def head(self, key: str) -> ObjectMeta:
         """See `Store.head`."""
-        validate_key(key, store=self._uri)
-        try:
-            result = self._run(key, _obs.get, self._small, key, options={"head": True})
-        except BucketNotFoundError:
-            raise
-        except NotFoundError:
-            self._require_bucket()
-            raise
+        self._validate(key)
+        result = self._run(key, _obs.get, self._small, key, options={"head": True})
         return self._meta(result.meta, key, result.attributes)
 
     def delete(self, key: str) -> None:
@@ -221,8 +215,8 @@ class ObstoreStore(Store):
 
     def copy(self, source_key: str, destination_key: str) -> None:
         """See `Store.copy`."""
-        validate_key(source_key, store=self._uri)
-        validate_key(destination_key, store=self._uri)
+        self._validate(source_key)
+        self._validate(destination_key)
         self._run(source_key, _obs.copy, self._small, source_key, destination_key)
 
     def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
@@ -234,7 +228,11 @@ class ObstoreStore(Store):
         pages = _obs.list(self._small, prefix or None, chunk_size=_LIST_PAGE)
         while True:
             try:
-                page = self._run(prefix or None, next, pages, None)
+                page = self._call(prefix or None, next, pages, None)
+            except NotFoundError as error:
+                raise BucketNotFoundError(
+                    "the bucket does not exist; create it first", store=self._uri
+                ) from error
             except UncleanKeyListedError:
                 yield from self._service.list_exactly(f"{prefix}/" if prefix else "", last)
                 return
@@ -248,7 +246,7 @@ class ObstoreStore(Store):
         # obstore lists the empty object 'a/', which consoles make for a folder, as 'a'.
         if size == 0:
             try:
-                self._run(key, _obs.head, self._small, key)
+                self._call(key, _obs.head, self._small, key)
             except NotFoundError:
                 return f"{key}/"
         return key
@@ -269,6 +267,9 @@ class ObstoreStore(Store):
             metadata=read_metadata(attributes),
         )
 
+    def _validate(self, key: str) -> None:
+        validate_key(key, store=self._uri, refused=self._capabilities.refused_characters)
+
     def _require_bucket(self) -> None:
         """A bare 404 does not say what is missing; a listing does."""
         if self._bucket_seen:
@@ -288,6 +289,17 @@ class ObstoreStore(Store):
             return self._clients[use]
 
     def _run(
+        self, key: str | None, function: Callable[..., Any], *args: Any, **options: Any
+    ) -> Any:
+        try:
+            return self._call(key, function, *args, **options)
+        except BucketNotFoundError:
+            raise
+        except NotFoundError:
+            self._require_bucket()
+            raise
+
+    def _call(
         self, key: str | None, function: Callable[..., Any], *args: Any, **options: Any
     ) -> Any:
         if os.getpid() != _owner:

@@ -234,7 +234,8 @@ class ObjectConformance:
     def test_odd_keys_are_kept_literally(self, store: Store, key: str) -> None:
         """Put, listed, read and deleted by exactly the same name."""
         data = key.encode()
-        if len(data) > store.capabilities.max_key_bytes:
+        can = store.capabilities
+        if len(data) > can.max_key_bytes or any(char in key for char in can.refused_characters):
             with pytest.raises(InvalidKeyError):
                 store.put(key, data)
             return
