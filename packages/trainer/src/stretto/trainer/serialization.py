@@ -10,9 +10,12 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from torch import Tensor
+
 from stretto.core_events import Timestamp
 from stretto.trainer import dist
 from stretto.trainer._loose import metric_states
+from stretto.trainer.checkpoint.plain import mapped
 
 if TYPE_CHECKING:
     from stretto.trainer.parallel.strategy import Prepared
@@ -41,8 +44,10 @@ def collect(state: State) -> dict[str, Any]:
         },
     }
     if state.execution.save_metrics:
-        saved["train_metrics"] = _metric_states(state.train_metrics)
-        saved["eval_metrics"] = {k: _metric_states(m) for k, m in state.eval_metrics.items()}
+        # Each rank has seen its own samples: metrics are summed over the ranks when computed.
+        every = dist.all_gather_object(_all_metric_states(state))
+        saved["train_metrics"] = [own["train"] for own in every]
+        saved["eval_metrics"] = [own["eval"] for own in every]
     return saved
 
 
@@ -94,13 +99,32 @@ def get_prepared(state: State) -> Prepared:
     return prepared
 
 
-def check_algorithms(state: State, saved: Mapping[str, Any]) -> None:
+def collect_weights(state: Any) -> dict[str, Any]:
+    """Return parameters and buffers, and the names of algorithms they do not fit without.
+
+    Args:
+        state: Of a run; one without algorithms will do.
+    """
+    required = [
+        {"name": type(algorithm).__name__, "required_on_load": True}
+        for algorithm in cast("Sequence[Any]", getattr(state, "algorithms", ()))
+        if algorithm.required_on_load()
+    ]
+    model = {"model": state.model_state_dict()}
+    return {**model, "algorithms": required} if required else model
+
+
+def check_algorithms(state: Any, saved: Mapping[str, Any]) -> None:
     """Check that algorithms that changed the saved model take part in this run.
+
+    Args:
+        state: Of this run; one without algorithms will do.
+        saved: What was collected, or what `collect_weights` returned.
 
     Raises:
         ValueError: If one does not.
     """
-    present = {type(a).__name__ for a in state.algorithms}
+    present = {type(a).__name__ for a in getattr(state, "algorithms", ())}
     missing = [
         str(entry["name"])
         for entry in cast("Sequence[Mapping[str, Any]]", saved.get("algorithms", ()))
@@ -152,13 +176,36 @@ def _restore_position(state: State, saved: Mapping[str, Any]) -> None:
         )
 
 
+def _all_metric_states(state: State) -> dict[str, Any]:
+    """Return what the metrics of this rank have seen, on the host."""
+    return {
+        "train": _metric_states(state.train_metrics),
+        "eval": {label: _metric_states(own) for label, own in state.eval_metrics.items()},
+    }
+
+
 def _metric_states(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: metric_states(metric) for name, metric in metrics.items()}
+    return {
+        name: mapped(metric_states(metric), Tensor, lambda tensor: tensor.detach().cpu())
+        for name, metric in metrics.items()
+    }
 
 
 def _restore_metrics(state: State, saved: Mapping[str, Any]) -> None:
+    train, evaluation = saved.get("train_metrics", ()), saved.get("eval_metrics", ())
+    size, rank = state.topology.world_size, state.topology.global_rank
+    if not train and not evaluation:
+        return
+    if len(train) != size or len(evaluation) != size:
+        log.warning(
+            "The checkpoint holds the metrics of %d ranks and this run has %d: they are dropped, "
+            "so the metrics of the current epoch count from here.",
+            len(train),
+            size,
+        )
+        return
     groups = {"": state.train_metrics, **state.eval_metrics}
-    entries = {"": saved.get("train_metrics", {}), **saved.get("eval_metrics", {})}
+    entries = {"": train[rank], **evaluation[rank]}
     for label, metrics in groups.items():
         for name, values in cast("Mapping[str, Any]", entries.get(label, {})).items():
             if name in metrics:

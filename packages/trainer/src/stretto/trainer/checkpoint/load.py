@@ -12,6 +12,7 @@ from stretto.trainer.checkpoint.naming import check_template, format_template
 from stretto.trainer.checkpoint.read import read_checkpoint
 from stretto.trainer.distributed.topology import Topology
 from stretto.trainer.parallel.fqn import listed
+from stretto.trainer.serialization import check_algorithms
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ def load_checkpoint(
         TornCheckpointError: It is cut off, or no checkpoint.
         UnsafeCheckpointError: It holds more than tensors and plain data.
         CheckpointMismatchError: It belongs to another model or optimizer.
+        ValueError: An algorithm that changed the saved model is missing from this run.
     """
     template = check_template("load_path", os.fspath(path), moving=False)
     source = format_template(template, run_name=state.run_name, topology=state.topology)
@@ -76,6 +78,7 @@ def load_checkpoint(
         if not weights_only:
             state.load_state_dict(content["state"], strict=strict_model_weights)
         else:
+            check_algorithms(state, content["state"])
             names = state.load_model_state_dict(
                 content["state"]["model"], strict=strict_model_weights
             )

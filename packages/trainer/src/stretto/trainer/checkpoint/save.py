@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from stretto.trainer.checkpoint.rng import capture_rng_state
 from stretto.trainer.dist import all_gather_object
 from stretto.trainer.distributed.outcome import Outcome, share_outcome
 from stretto.trainer.distributed.topology import Topology
+from stretto.trainer.serialization import collect_weights
 
 _log = logging.getLogger(__name__)
 
@@ -65,20 +67,23 @@ def save_checkpoint(
     Args:
         state: What to save.
         name: File name, with variables (see :mod:`~stretto.trainer.checkpoint.naming`).
-        weights_only: Save parameters and buffers, nothing else.
-        folder: Where; default the working directory.
+        weights_only: Save parameters and buffers, and the names of algorithms they do not fit
+            without, nothing else.
+        folder: Where. Default: the working directory, and the name may then be a whole path, which
+            ``~`` may begin.
         pointer: Name of the pointer to the newest checkpoint, with variables; None for none.
 
     Returns:
         The path, on every rank.
 
     Raises:
-        ValueError: The name has an unknown variable, or leads out of the folder.
+        ValueError: The name has an unknown variable, or leads out of the folder: by ``..``, or, if
+            a folder is given, by being a whole path.
         UnsafeCheckpointError: The state holds more than tensors and plain data.
         CheckpointError: The file could not be written. Raised on every rank.
     """
     where = Path.cwd() if folder is None else Path(folder)
-    path = where / _formatted(state, name, "The name of a checkpoint")
+    path = where / _formatted(state, name, "The name of a checkpoint", whole=folder is None)
     content = _content(state, weights_only=weights_only)
     raise_failures(share_outcome(state.topology, lambda: _write(path, content)))
     if pointer is not None:
@@ -100,8 +105,7 @@ def check_file_name(what: str, template: str) -> str:
         ValueError: It is empty, absolute, leads upward, or has an unknown variable.
     """
     check_template(what, template)
-    parts = Path(template).parts
-    if not parts or Path(template).is_absolute() or ".." in parts or template.endswith("/"):
+    if template.endswith("/") or _leads_out(template):
         raise ValueError(
             f"{what} is {template!r}; give a file name, relative to the folder and without '..'."
         )
@@ -123,11 +127,30 @@ def raise_failures(outcomes: Sequence[Outcome]) -> None:
             raise errors.CheckpointError(f"Rank {outcome.rank} failed with {outcome.error}")
 
 
-def _formatted(state: SavableState, template: str, what: str) -> str:
+def _expanded(name: str) -> str:
+    # Path.expanduser() raises for a file called ~x.pt, which is none of a user's home.
+    return os.path.expanduser(name)  # noqa: PTH111
+
+
+def _leads_out(name: str) -> bool:
+    path = Path(_expanded(name))
+    return not path.parts or path.is_absolute() or ".." in path.parts
+
+
+def _formatted(state: SavableState, template: str, what: str, *, whole: bool = False) -> str:
     check_template(what, template)
-    return format_template(
+    name = format_template(
         template, run_name=state.run_name, topology=state.topology, timestamp=state.timestamp
     )
+    path = Path(_expanded(name))
+    allowed = whole and path.is_absolute() and ".." not in path.parts
+    if _leads_out(name) and not allowed:
+        raise ValueError(
+            f"{what} is {template!r}, which means {name!r} here and leads out of the folder. Give "
+            f"a name relative to the folder and without '..'"
+            f"{', or a whole path without it' if whole else ''}."
+        )
+    return str(path)
 
 
 def _content(state: SavableState, *, weights_only: bool) -> dict[str, Any]:
@@ -135,7 +158,7 @@ def _content(state: SavableState, *, weights_only: bool) -> dict[str, Any]:
     if weights_only:
         return {
             "version": FORMAT_VERSION,
-            "state": {"model": state.model_state_dict()},
+            "state": collect_weights(state),
             "rng": [],
         }
     return {
