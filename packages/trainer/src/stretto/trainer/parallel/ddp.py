@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from inspect import signature
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -24,6 +25,14 @@ from stretto.trainer.parallel.collectives import DataParallelSums
 from stretto.trainer.parallel.gradients import average_gradients
 from stretto.trainer.parallel.options import DDPOptions, DDPSyncStrategy
 from stretto.trainer.parallel.strategy import Prepared
+
+# In newer versions of torch the older name draws a FutureWarning. The newer one makes buffers equal
+# once more at the start, which `prepare` has done by then.
+_SYNC_IN_FORWARD = (
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in signature(DistributedDataParallel).parameters
+    else "broadcast_buffers"
+)
 
 
 class DDPStrategy:
@@ -73,7 +82,7 @@ class DDPStrategy:
         return Prepared(module=module, model=moved, optimizers=tuple(optimizers))
 
     def _wrapped(self, model: nn.Module, *, find_unused: bool) -> nn.Module:
-        optional = {
+        optional: dict[str, Any] = {
             name: value
             for name, value in (
                 ("bucket_cap_mb", self._options.bucket_cap_mb),
@@ -83,10 +92,10 @@ class DDPStrategy:
         }
         return DistributedDataParallel(
             model,
-            broadcast_buffers=False,
             find_unused_parameters=find_unused,
             gradient_as_bucket_view=self._options.gradient_as_bucket_view,
-            **cast("dict[str, Any]", optional),
+            **{_SYNC_IN_FORWARD: False},
+            **optional,
         )
 
     def microbatch_context(
