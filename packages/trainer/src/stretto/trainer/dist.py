@@ -184,7 +184,7 @@ def get_sampler(
         seed: Of the order; must be equal on all ranks.
 
     Raises:
-        ValueError: The dataset has no length, or is shorter than what is asked of it.
+        ValueError: The dataset has no length, or is so short that a rank would get no sample.
     """
     if not isinstance(dataset, Sized):
         raise ValueError(
@@ -192,7 +192,7 @@ def get_sampler(
             f"An iterable dataset needs none: let it yield each rank's own samples, by "
             f"dist.get_global_rank() and dist.get_world_size()."
         )
-    return DistributedSampler(
+    sampler: DistributedSampler[Any] = DistributedSampler(
         dataset,
         drop_last=drop_last,
         shuffle=shuffle,
@@ -200,6 +200,14 @@ def get_sampler(
         rank=get_global_rank() if rank is None else rank,
         seed=seed,
     )
+    if len(sampler) == 0:
+        ranks = sampler.num_replicas
+        raise ValueError(
+            f"The dataset {type(dataset).__name__} has {len(dataset)} samples for {ranks} ranks, "
+            f"so a rank would get none{' with drop_last=True' if drop_last else ''}. Give at least "
+            f"{ranks if drop_last else 1}{', or drop_last=False' if drop_last else ''}."
+        )
+    return sampler
 
 
 def _can_talk(what: str) -> bool:
