@@ -62,6 +62,8 @@ def test_what_was_written_is_read_back(journal) -> None:
         pending=0,
         files=4,
         size=129,
+        token=head.token,
+        ancestors=head.ancestors,
     )
     assert read_records(store, "p", head) == journal.records
     assert read_head(store, "p", "nobody") is None

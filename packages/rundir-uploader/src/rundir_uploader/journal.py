@@ -111,6 +111,7 @@ class Journal:
         writer: Name of this journal's writer in the store's manifest, made once and kept.
         writer_is_new: Whether it was made just now, so that no store can know it.
         mark: Sequence number of the last manifest that is known to be in the store; 0 for none.
+        mark_token: What tells that manifest from others of the same number.
         unmarked: Paths that changed after that manifest.
         trouble: Why the file cannot be written at present; None while it can.
     """
@@ -121,6 +122,7 @@ class Journal:
         self.records: dict[str, Record] = {}
         self.writer, self.writer_is_new = _writer_name(path.with_name(_WRITER))
         self.mark = 0
+        self.mark_token = ""
         self.unmarked: set[str] = set()
         self.trouble: OSError | None = None
         self._lock = threading.Lock()
@@ -177,7 +179,7 @@ class Journal:
         with self._lock:
             self.unmarked |= paths
 
-    def set_mark(self, sequence: int) -> None:
+    def set_mark(self, sequence: int, token: str = "") -> None:
         """Remember that a manifest is in the store.
 
         The mark is followed by the records that changed while the manifest was written, so that
@@ -185,10 +187,11 @@ class Journal:
 
         Args:
             sequence: Its number.
+            token: What tells it from others of the same number.
         """
         with self._lock:
-            self.mark = sequence
-            self._append(_encode(["m", sequence]))
+            self.mark, self.mark_token = sequence, token
+            self._append(_encode(["m", sequence, token]))
             for path in self.unmarked:
                 record = self.records.get(path)
                 self._append(record.to_json("r") if record else _encode(["x", path]))
@@ -198,7 +201,7 @@ class Journal:
         with self._lock:
             self.records.clear()
             self.unmarked.clear()
-            self.mark = 0
+            self.mark, self.mark_token = 0, ""
             self._rewrite()
 
     def sync(self) -> None:
@@ -265,7 +268,7 @@ class Journal:
                 self.records.pop(row[1], None)
                 self.unmarked.add(row[1])
             elif row[0] == "m":
-                self.mark = row[1]
+                self.mark, self.mark_token = row[1], row[2] if len(row) > 2 else ""
                 self.unmarked.clear()
             else:
                 return False
@@ -328,7 +331,7 @@ class Journal:
             if path not in self.unmarked:
                 yield encode_line(record.to_json("r"))
         if self.mark:
-            yield encode_line(_encode(["m", self.mark]))
+            yield encode_line(_encode(["m", self.mark, self.mark_token]))
         for path in self.unmarked:
             record = self.records.get(path)
             yield encode_line(record.to_json("r") if record else _encode(["x", path]))

@@ -108,7 +108,8 @@ class DirectoryLock:
         wait = _Wait(deadline, waiting)
         descriptor = wait.until_free(folder / LOCK_NAME, lambda: _try_exclusive(folder))
         try:
-            for parent in directory.parents:
+            real = Path(os.path.realpath(directory))  # a link into a mirrored folder is in it too
+            for parent in dict.fromkeys((*directory.parents, *real.parents)):
                 wait.until_free(
                     parent / STATE_FOLDER / LOCK_NAME, lambda at=parent: _is_free(at) or None
                 )

@@ -10,79 +10,27 @@ from __future__ import annotations
 
 import gzip
 import json
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from rundir_uploader.journal import Journal
 from rundir_uploader.keys import STATE_FOLDER, join_prefix, object_key
+from rundir_uploader.manifest_head import ManifestHead
 from rundir_uploader.processes import host_name
 from rundir_uploader.records import Record, RecordKind
 from stretto.object_store import NotFoundError, Store
 from stretto.object_store.errors import CorruptedError
 
-FORMAT = "rundir-uploader manifest"
-VERSION = 1
 MAX_DELTAS = 16
 HEAD = "head.json"
 _SMALL = 64
 _READ_ATTEMPTS = 5
+_ANCESTORS = 32
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestHead:
-    """The state of one writer's manifest.
-
-    Attributes:
-        writer: Which one.
-        sequence: Counts the heads of this writer.
-        snapshot: Name of the snapshot beside the head; None while there is none.
-        deltas: Names of the deltas beside the head, oldest first.
-        host: Machine of the writer.
-        updated_at: Seconds since the epoch.
-        finished: Whether the writer had stored everything and left.
-        pending: How many paths were not stored when this was written.
-        files: Objects that are described.
-        size: Bytes in them.
-    """
-
-    writer: str
-    sequence: int
-    snapshot: str | None = None
-    deltas: tuple[str, ...] = ()
-    host: str = ""
-    updated_at: float = 0.0
-    finished: bool = False
-    pending: int = 0
-    files: int = 0
-    size: int = 0
-
-    def encode(self) -> bytes:
-        """Return the content of the head object."""
-        return _encode({"format": FORMAT, "version": VERSION, **asdict(self)}).encode()
-
-    @classmethod
-    def decode(cls, data: bytes, *, where: str) -> ManifestHead:
-        """Read a head object.
-
-        Args:
-            data: Its content.
-            where: Its URI, for the error.
-
-        Raises:
-            CorruptedError: It is none, or one of a later version.
-        """
-        try:
-            said = cast("dict[str, Any]", json.loads(data))
-            if (said.pop("format"), said.pop("version")) != (FORMAT, VERSION):
-                raise CorruptedError(f"{where} has another format; use a newer rundir-uploader")
-            said["deltas"] = tuple(said["deltas"])
-            return cls(**said)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptedError(f"{where} cannot be read: {error}") from error
 
 
 def encode_rows(rows: Iterable[str]) -> bytes:
@@ -260,6 +208,7 @@ class ManifestWriter:
         self._now = now
         self._lock = threading.Lock()
         self._head: ManifestHead | None = None
+        self._replaced: ManifestHead | None = None
         self._since_snapshot: set[str] | None = None
         self._snapshot_rows = 0
         self.sent = 0
@@ -285,10 +234,29 @@ class ManifestWriter:
             head = None
             if not (self._journal.is_new and self._journal.writer_is_new):
                 head = read_head(self._store, self._prefix, self._journal.writer)
-            if head is not None and head.sequence > self._journal.mark:
+            if head is None:
+                self._head = ManifestHead(writer=self._journal.writer, sequence=0)
+                return self._journal.mark == 0
+            if not self._knows(head):
+                # Nothing in it is built upon: what it names is replaced as a whole.
+                self._replaced = head
+                self._head = replace(head, snapshot=None, deltas=())
+                return False
+            if head.sequence > self._journal.mark:
                 self._take_back(head)
-            self._head = head or ManifestHead(writer=self._journal.writer, sequence=0)
-            return self._head.sequence >= self._journal.mark
+            self._head = head
+            return True
+
+    def _knows(self, head: ManifestHead) -> bool:
+        """Whether a manifest is the one that the journal remembers, or was built upon that one.
+
+        Numbers alone do not tell: the store may have been put back to an earlier state, or be
+        another one under the same name, and count from there.
+        """
+        mark, token = self._journal.mark, self._journal.mark_token
+        return mark == 0 or (
+            head.token == token if head.sequence == mark else token in head.ancestors
+        )
 
     def _take_back(self, head: ManifestHead) -> None:
         """Learn from the manifest what the journal lost, in a power cut for instance."""
@@ -324,8 +292,9 @@ class ManifestWriter:
                 self._journal.give_back(paths)
                 self._since_snapshot = None
                 raise
-            self._journal.set_mark(self._head.sequence)
-            self._remove_obsolete(head, self._head)
+            self._journal.set_mark(self._head.sequence, self._head.token)
+            old, self._replaced = self._replaced or head, None
+            self._remove_obsolete(old, self._head)
             return True
 
     def _write(
@@ -352,6 +321,8 @@ class ManifestWriter:
         new = replace(
             head,
             sequence=sequence,
+            token=secrets.token_hex(8),
+            ancestors=(head.token, *head.ancestors)[:_ANCESTORS] if head.token else (),
             snapshot=snapshot,
             deltas=deltas,
             host=host_name(),

@@ -8,10 +8,13 @@ from rundir_uploader.manifest import read_merged
 from rundir_uploader.planner import is_gone
 from rundir_uploader.records import Record, RecordKind
 from stretto.object_store import Store
+from stretto.object_store.errors import CorruptedError
 
 
 def forget_missing(store: Store, prefix: str, journal: Journal) -> list[str]:
-    """Forget what the store does not hold, or holds in another size.
+    """Forget what the store does not hold, or of which its own manifests do not say the same.
+
+    Asked where the store is not the one, or not in the state, that the journal remembers.
 
     Args:
         store: Where; its objects are listed.
@@ -25,10 +28,19 @@ def forget_missing(store: Store, prefix: str, journal: Journal) -> list[str]:
         ObjectStoreError: The store refuses.
     """
     sizes = {meta.key: meta.size for meta in store.list(prefix)}
+    try:
+        told = read_merged(store, prefix).records
+    except CorruptedError:
+        told = {}
     wrong = [
         path
         for path, record in journal.snapshot().items()
-        if record.kind.has_object and sizes.get(_key(prefix, record)) != record.size
+        if record.kind.has_object
+        and (
+            sizes.get(_key(prefix, record)) != record.size
+            or path not in told
+            or told[path].sha256 != record.sha256
+        )
     ]
     for path in wrong:
         journal.forget(path)
