@@ -79,7 +79,8 @@ class DataPosition:
     def count_consumed(self, dataloader: Any, timestamp: Timestamp, ranks: int) -> int:
         """Return how many batches of this rank's loader the epoch so far stands for.
 
-        A checkpoint may come from another number of ranks: then samples are what counts.
+        A checkpoint may come from another number of ranks or a loader with other batches: then
+        samples are what counts.
 
         Args:
             dataloader: The loader.
@@ -87,8 +88,8 @@ class DataPosition:
             ranks: How many ranks share the data now.
         """
         consumed = timestamp.batch_in_epoch_count
-        batch_size: object = getattr(dataloader, "batch_size", None)
-        if self.ranks == ranks or not isinstance(batch_size, int):
+        batch_size = _batch_size(dataloader)
+        if batch_size is None or (self.ranks == ranks and self.batch_size in (None, batch_size)):
             return consumed
         consumed, left_over = divmod(timestamp.sample_in_epoch_count, batch_size * ranks)
         if left_over:
