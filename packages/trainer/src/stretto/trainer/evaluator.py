@@ -113,12 +113,10 @@ def ensure_evaluators(
     Raises:
         ValueError: If an entry is none of these or two have the same label.
     """
-    evaluators = [_ensure(entry, label) for label, entry in _entries(given)]
-    for evaluator in evaluators:
-        if evaluator.eval_interval is None:
-            evaluator.eval_interval = eval_interval
-        if evaluator.subset_num_batches is None:
-            evaluator.subset_num_batches = subset_num_batches
+    evaluators = [
+        _fill_defaults(_ensure(entry, label), eval_interval, subset_num_batches)
+        for label, entry in _entries(given)
+    ]
     labels = [evaluator.label for evaluator in evaluators]
     double = sorted({label for label in labels if labels.count(label) > 1})
     if double:
@@ -149,6 +147,18 @@ def _entries(given: Any) -> list[tuple[str, Any]]:
         (DEFAULT_LABEL if unnamed == 1 else f"{DEFAULT_LABEL}_{place}", entry)
         for place, entry in enumerate(entries)
     ]
+
+
+def _fill_defaults(
+    evaluator: Evaluator, eval_interval: EvalInterval, subset_num_batches: int
+) -> Evaluator:
+    """Return a copy with defaults where the evaluator, which stays as it is, has nothing."""
+    filled = copy.copy(evaluator)
+    if filled.eval_interval is None:
+        filled.eval_interval = eval_interval
+    if filled.subset_num_batches is None:
+        filled.subset_num_batches = subset_num_batches
+    return filled
 
 
 def _ensure(entry: Any, label: str) -> Evaluator:

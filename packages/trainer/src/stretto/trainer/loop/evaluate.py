@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -185,10 +186,7 @@ def _share_batches(state: State, evaluator: Evaluator, limit: int) -> Iterator[_
 
 def _endless(dataloader: Iterable[Any], limit: int) -> Iterator[Any]:
     """Yield the batches of a loader, then `_END` for ever."""
-    for place, batch in enumerate(dataloader):
-        if 0 <= limit <= place:
-            break
-        yield batch
+    yield from islice(dataloader, None if limit < 0 else limit)
     while True:
         yield _END
 
