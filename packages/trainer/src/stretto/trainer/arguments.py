@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
@@ -126,8 +127,7 @@ def check(arguments: TrainerArguments) -> Checked:
     check_model(a.model)
     check_subset("train_subset_num_batches", a.train_subset_num_batches)
     check_subset("eval_subset_num_batches", a.eval_subset_num_batches)
-    if a.seed is not None and a.seed < 0:
-        raise ValueError(f"seed must not be negative, got {a.seed}")
+    _check_seed(a.seed)
     if a.load_path is not None:
         _check_load_path(a.load_path)
     duration = None if a.max_duration is None else ensure_time(a.max_duration)
@@ -230,6 +230,15 @@ def _members(name: str, given: Any, kind: type[T]) -> list[T]:
                 "argument"
             )
     return members
+
+
+def _check_seed(seed: object) -> None:
+    if seed is None:
+        return
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
+        raise TypeError(f"seed must be a whole number or None, got {seed!r}")
+    if int(seed) < 0:
+        raise ValueError(f"seed must not be negative, got {seed}")
 
 
 def _check_filled(spec: DataSpec, what: str) -> None:
