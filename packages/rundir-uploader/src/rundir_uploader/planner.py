@@ -233,13 +233,22 @@ class Planner:
 
     def _plan_link(self, entry: FileEntry, this: _Pass) -> None:
         target = follow_link(self._root, entry.path, self._selection)
-        taken = self._journal.records.get(entry.path + POINTER_SUFFIX)
+        beside = entry.path + POINTER_SUFFIX
+        record = self._journal.records.get(beside)
+        taken = record is not None and record.deleted_at is None
+        if self._selection.takes_in(beside) and entry_at(self._root, beside) is not None:
+            taken = True
+            self._conditions.warn_once(
+                f"taken:{entry.path}",
+                f"the link {printable(entry.path)} is recorded, not stored: its object would have "
+                f"the name of the file {printable(beside)}",
+            )
         if target.dangling:
             self._conditions.warn_once(
                 f"link:{entry.path}",
                 f"the link {printable(entry.path)} {target.problem}; it is recorded, not stored",
             )
-        if target.path is None or (taken is not None and taken.deleted_at is None):
+        if target.path is None or taken:
             self._record(entry, RecordKind.LINK, this)
         else:
             this.report.files += 1

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from rundir_uploader.journal import Journal
-from rundir_uploader.keys import object_key
-from rundir_uploader.planner import bare_record, is_gone
+from rundir_uploader.keys import POINTER_SUFFIX, object_key
+from rundir_uploader.planner import bare_record, entry_at, is_gone
 from rundir_uploader.pointers import is_pointer_file
 from rundir_uploader.reader import (
     ChangedWhileReadError,
@@ -262,10 +262,22 @@ class Transfer:
 
     def _remove(self, record: Record) -> None:
         pointer = record.kind is RecordKind.POINTER
+        if self._is_shared(record):
+            return
         try:
             self._store.delete(object_key(self._prefix, record.path, pointer=pointer))
         except NotFoundError:
             return
+
+    def _is_shared(self, record: Record) -> bool:
+        """Whether the object of a path has the name of another path's object, and is that one's.
+
+        A link ``l`` and a file ``l.symlink`` would have the same.
+        """
+        if record.kind is RecordKind.POINTER:
+            return entry_at(self._root, record.path + POINTER_SUFFIX) is not None
+        link = self._journal.records.get(record.path.removesuffix(POINTER_SUFFIX))
+        return link is not None and link.kind is RecordKind.POINTER and link.deleted_at is None
 
     def _put(self, path: str, source: bytes | CheckedReader, *, pointer: bool = False) -> None:
         key = object_key(self._prefix, path, pointer=pointer)
