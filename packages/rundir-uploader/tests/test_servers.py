@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -316,3 +317,57 @@ def test_many_commands_at_once_on_one_directory_end_with_a_whole_store(
     assert 0 in done
     assert set(done) <= {0, 1}
     assert in_bucket(rclone, bucket, files_of) == files_of(run)
+
+
+@pytest.mark.slow
+def test_a_busy_writer_and_a_store_that_fails_a_fifth_of_the_time(
+    rclone, bucket, run, files_of, aws, command
+) -> None:
+    """200 files a second, every fifth connection broken, the uploader killed now and then."""
+    import random
+
+    import psutil
+
+    seed = time.time_ns() % 2**32
+    print("seed", seed)
+    chance = random.Random(seed)
+    kinds = [FaultKind.REFUSE, FaultKind.LOSE_ANSWER, FaultKind.CUT_REQUEST, FaultKind.CUT_ANSWER]
+    with FaultProxy(rclone.port) as proxy:
+        aws(proxy.url)
+        uploader = Uploader(run, f"s3://{bucket}/p").start()
+        faults = [
+            Fault(kind=chance.choice(kinds), after=chance.randrange(2000))
+            if chance.random() < 0.2
+            else Fault(kind=FaultKind.NONE)
+            for _ in range(20_000)
+        ]
+        proxy.plan(*faults)
+        ends = time.monotonic() + 20
+        memory = []
+        number = 0
+        while time.monotonic() < ends:
+            name = f"f{chance.randrange(1500)}"
+            (run / name).write_bytes(os.urandom(chance.randrange(3000)))
+            with (run / "log").open("a") as log:
+                log.write(f"{number} {name}\n")
+            if number % 7 == 0:
+                (run / f"f{chance.randrange(1500)}").unlink(missing_ok=True)
+            if number % 50 == 0:
+                uploader.trigger()
+                with contextlib.suppress(psutil.NoSuchProcess):  # between two lives
+                    memory.append(psutil.Process(uploader.pid).memory_info().rss)
+            if number % 1500 == 1499:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(uploader.pid, signal.SIGKILL)
+            number += 1
+            time.sleep(0.004)
+        proxy.plan()
+        uploader.close()
+    assert uploader.status().restarts >= 1
+    aws(rclone.url)
+    stored = in_bucket(rclone, bucket, files_of)
+    on_disk = files_of(run)
+    assert {name: data for name, data in stored.items() if name in on_disk} == on_disk
+    checked = command("verify", run, f"s3://{bucket}/p")
+    assert checked.returncode == 0, checked.stdout[-2000:]
+    assert max(memory) < 150 << 20
