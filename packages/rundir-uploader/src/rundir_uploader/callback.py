@@ -12,8 +12,8 @@ from rundir_uploader.errors import (
     DirectoryLockedError,
     IncompleteUploadError,
 )
-from rundir_uploader.keys import object_key
 from rundir_uploader.ranks import RankPlan, report_rank
+from rundir_uploader.selection import Selection
 from rundir_uploader.session import SessionPlan
 from rundir_uploader.settings import (
     MirrorSettings,
@@ -23,7 +23,7 @@ from rundir_uploader.settings import (
     check_seconds,
 )
 from rundir_uploader.status import UploadStatus
-from rundir_uploader.uploader import Uploader, relative_path
+from rundir_uploader.uploader import Uploader, find_key
 from stretto.core_events import Callback, Logger, Stage, State
 from stretto.object_store import Store
 from stretto.run_directory import get_node_run_directory
@@ -135,8 +135,8 @@ class RunDirectoryUploader(Callback[State]):
         Raises:
             UploaderSettingsError: It lies elsewhere.
         """
-        path = relative_path(self.directory, local_filepath)
-        return self._destination.uri(object_key(self.prefix, path))
+        key = find_key(self.directory, self.prefix, local_filepath, Selection())
+        return self._destination.uri(key)
 
     def status(self) -> UploadStatus:
         """Return how the uploader is doing, or how it ended; empty on other than local rank 0."""

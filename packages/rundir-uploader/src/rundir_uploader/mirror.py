@@ -35,6 +35,7 @@ Missing = list[tuple[str, str]]
 _HOUSEKEEPING = 1.0
 _MANIFEST_EVERY = 10.0
 _POLL = 0.05
+_SECOND_CHANCE = 10.0
 _LAST_LOOKS = 3
 
 
@@ -74,6 +75,7 @@ class Mirror:
             clock=clock,
         )
         self._rounds = Rounds()
+        self._gave_up = False
         self._outcomes = Outcomes(
             self._queue,
             self._planner,
@@ -273,12 +275,17 @@ class Mirror:
         if number is None:
             return [(".", "the scan did not end in time")], False
         why = ""
+        counted, limit = began, self.settings.no_progress_timeout
+        if self._gave_up:
+            # Waited for in vain before: not the whole time again, but a store may have come back.
+            counted -= max(0.0, limit - _SECOND_CHANCE)
         while self._queue.unsettled(number, began):
             now = self._clock()
             if deadline is not None and now >= deadline:
                 why = f"not stored within {timeout:g} s"
-            elif now - max(began, self._outcomes.last_success) >= self.settings.no_progress_timeout:
-                why = f"nothing could be stored for {self.settings.no_progress_timeout:g} s"
+            elif now - max(counted, self._outcomes.last_success) >= limit:
+                why = f"nothing could be stored for {limit:g} s"
+                self._gave_up = True
             if why or self._rounds.stopped:
                 break
             self._queue.wait(_POLL)

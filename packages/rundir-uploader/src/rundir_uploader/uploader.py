@@ -21,6 +21,7 @@ from rundir_uploader.errors import (
 from rundir_uploader.keys import object_key
 from rundir_uploader.mirror import Missing
 from rundir_uploader.pacing import Pacing
+from rundir_uploader.pointers import follow_link
 from rundir_uploader.process import WorkerProcess
 from rundir_uploader.selection import Selection
 from rundir_uploader.session import Session, SessionPlan
@@ -167,7 +168,7 @@ class Uploader:
             UploaderSettingsError: It lies elsewhere.
         """
         return self._plan.destination.uri(
-            object_key(self._plan.mirror.prefix, relative_path(self.directory, path))
+            find_key(self.directory, self._plan.mirror.prefix, path, self._plan.mirror.selection)
         )
 
     def start(self, timeout: float | None = _START_PATIENCE) -> Self:
@@ -300,6 +301,27 @@ class Uploader:
             raise IncompleteUploadError(
                 missing, directory=str(self.directory), destination=self.url
             )
+
+
+def find_key(
+    directory: Path, prefix: str, path: str | os.PathLike[str], selection: Selection
+) -> str:
+    """Return the key of the object that holds a file, or that stands for a link to a file.
+
+    Args:
+        directory: The mirrored directory, absolute.
+        prefix: Before every key.
+        path: A file in it, absolute or relative to the working directory.
+        selection: What is mirrored.
+
+    Raises:
+        UploaderSettingsError: It lies elsewhere.
+    """
+    name = relative_path(directory, path)
+    root = os.path.realpath(directory)
+    is_link = Path(root, name).is_symlink()
+    pointer = is_link and follow_link(root, name, selection).path is not None
+    return object_key(prefix, name, pointer=pointer)
 
 
 def relative_path(directory: Path, path: str | os.PathLike[str]) -> str:
