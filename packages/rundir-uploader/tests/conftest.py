@@ -188,3 +188,9 @@ def gone(eventually: Callable[..., None]) -> Callable[..., None]:
         eventually(lambda: is_gone(pid), timeout, f"process {pid} ends")
 
     return wait
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interrupts_arrive() -> None:
+    """Where the tests run in the background, Ctrl-C is ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
