@@ -28,7 +28,7 @@ from stretto.object_store.conformance.faults import Fault, FaultKind, FaultProxy
 from stretto.object_store.conformance.objects import some_bytes
 from stretto.object_store.conformance.servers import Ministack
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 QUICK = RetryPolicy(attempts=4, deadline=30.0, wait_initial=0.01, wait_max=0.05, jitter=0.01)
 SMALL = some_bytes(200_000)
 LARGE = some_bytes(20 << 20)

@@ -21,7 +21,7 @@ from stretto.object_store import (
     open_store,
 )
 from stretto.object_store.backends.s3_etag import etag_checksum
-from stretto.object_store.backends.s3_options import make_s3_options
+from stretto.object_store.backends.s3_options import S3Arguments
 from stretto.object_store.backends.s3_requests import S3Requests
 from stretto.object_store.conformance.faults import FaultProxy
 from stretto.object_store.conformance.objects import some_bytes
@@ -70,6 +70,7 @@ def test_foreign_names_are_listed_and_marked(
         assert found == (expected | {"b": True} if not prefix else expected)
 
 
+@pytest.mark.slow
 def test_a_foreign_name_late_in_a_long_listing(
     bucket_on: Callable[..., Store], ministack: Ministack, backend: str | None
 ) -> None:
@@ -105,10 +106,10 @@ def test_our_own_requests_are_signed_rightly(
     for key in ("a b", "ü/+%", "plain"):
         store.put(key, b"x")
     options: dict[str, Any] = {"endpoint": rclone.url, "access_key_id": ACCESS_KEY}
-    good = S3Requests(make_s3_options(bucket, secret_access_key=SECRET_KEY, **options))
+    good = S3Requests(S3Arguments(secret_access_key=SECRET_KEY, **options).settle(bucket))
     assert {meta.key for meta in good.list("")} == {"a b", "ü/+%", "plain"}
     assert [meta.key for meta in good.list("ü/")] == ["ü/+%"]
-    bad = S3Requests(make_s3_options(bucket, secret_access_key="wrong", **options))
+    bad = S3Requests(S3Arguments(secret_access_key="wrong", **options).settle(bucket))
     with pytest.raises(PermissionError):
         list(bad.list(""))
 

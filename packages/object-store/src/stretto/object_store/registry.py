@@ -67,7 +67,7 @@ def open_store(
         check: Ask the store once whether it is there and lets us in.
         backend: Another library than the scheme's own, such as ``libcloud`` for ``s3``.
         retry: How network calls are repeated; None for not at all.
-        **options: What the back end takes: for ``s3`` see `open_s3`, and so on.
+        **options: What the back end takes: for ``s3`` see `S3Arguments`, and so on.
 
     Raises:
         InvalidUrlError: The URL, the scheme or an option cannot be used.

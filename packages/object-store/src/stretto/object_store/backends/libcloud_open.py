@@ -15,7 +15,7 @@ from stretto.object_store.backends.libcloud_s3 import LibcloudS3Store
 from stretto.object_store.backends.libcloud_store import LibcloudStore
 from stretto.object_store.backends.local import LocalStore
 from stretto.object_store.backends.options import check_options
-from stretto.object_store.backends.s3_options import S3Options, make_s3_options
+from stretto.object_store.backends.s3_options import S3Arguments, S3Options
 from stretto.object_store.backends.timeouts import Timeouts
 from stretto.object_store.errors import CredentialsError, InvalidUrlError
 from stretto.object_store.secret import Secret
@@ -60,7 +60,7 @@ def open_libcloud(
 
     Args:
         url: Scheme ``libcloud+<provider>`` and the container.
-        create: Make the container if it is missing.
+        create: Make it if it is missing.
         uri: How the store calls itself; None for the URL.
         key: The account or key id; for ``local`` the root directory.
         secret: The secret. A store that was given it as an argument cannot be pickled.
@@ -68,28 +68,21 @@ def open_libcloud(
         secret_environ: Name of the variable that holds the secret.
         connect_timeout: Seconds to connect.
         read_timeout: Seconds without a byte after which a request is given up.
-        etag_is_md5: See `make_s3_options`; for providers that speak S3.
-        conditional_puts: See `make_s3_options`; for providers that speak S3.
+        etag_is_md5: See `S3Arguments`; for providers that speak S3.
+        conditional_puts: See `S3Arguments`; for providers that speak S3.
         **arguments: Passed on to libcloud's driver class, such as ``host`` and ``region``.
 
     Raises:
         InvalidUrlError: The provider is unknown or refuses the arguments.
-        CredentialsError: There is no key, or a named variable is not set.
+        CredentialsError: There is no key.
     """
     provider = provider_name(url.scheme.partition("+")[2])
     uri = uri or f"{url.scheme}://{url.bucket}"
     if provider == "local":
-        return open_local_provider(
-            key or (os.environ.get(key_environ) if key_environ else None), url.bucket, uri=uri
-        )
+        root = key or (os.environ.get(key_environ) if key_environ else None)
+        return open_local_provider(root, url.bucket, uri=uri)
     if key is None and key_environ is None:
-        if not provider.startswith("s3"):
-            raise CredentialsError(
-                f"{url.scheme}:// needs a key; pass key_environ='NAME' (and secret_environ) "
-                "with the names of environment variables, or key and secret",
-                store=uri,
-            )
-        key_environ, secret_environ = _ENVIRON
+        key_environ, secret_environ = _usual_variables(provider, uri)
     store = make_libcloud_store(
         DriverRecipe(
             provider=provider,
@@ -108,6 +101,16 @@ def open_libcloud(
     if create:
         store.make_container()
     return store
+
+
+def _usual_variables(provider: str, uri: str) -> tuple[str, str]:
+    if not provider.startswith("s3"):
+        raise CredentialsError(
+            f"the provider {provider} needs a key; pass key_environ='NAME' (and secret_environ) "
+            "with the names of environment variables, or key and secret",
+            store=uri,
+        )
+    return _ENVIRON
 
 
 def open_local_provider(root: str | None, container: str, *, uri: str) -> LocalStore:
@@ -147,18 +150,18 @@ def open_libcloud_s3(url: StoreUrl, *, create: bool = False, **options: Any) -> 
     Args:
         url: Its bucket.
         create: Make the bucket if it is missing.
-        **options: See `make_s3_options`; profiles, anonymous access and virtual hosts are not
+        **options: See `S3Arguments`; profiles, anonymous access and virtual hosts are not
             for libcloud.
 
     Raises:
         InvalidUrlError: An option is unknown or not for libcloud.
         CredentialsError: There is no credential.
     """
-    check_options(make_s3_options, options, "s3:// through libcloud")
+    check_options(S3Arguments, options, "s3:// through libcloud")
     for name in ("profile", "anonymous", "virtual_hosted_style"):
         if options.get(name):
             raise InvalidUrlError(f"libcloud cannot do {name}; leave out backend='libcloud'")
-    settled = make_s3_options(url.bucket, **options)
+    settled = S3Arguments(**options).settle(url.bucket)
     store = make_libcloud_store(s3_recipe(settled), settled.bucket)
     if create:
         store.make_container()

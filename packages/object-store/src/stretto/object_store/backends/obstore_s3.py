@@ -12,7 +12,7 @@ from stretto.object_store.backends.obstore_store import CONDITIONAL_LIMIT, Obsto
 from stretto.object_store.backends.options import check_options
 from stretto.object_store.backends.s3_credentials import KeyProvider
 from stretto.object_store.backends.s3_etag import etag_checksum
-from stretto.object_store.backends.s3_options import S3Options, make_s3_options
+from stretto.object_store.backends.s3_options import S3Arguments, S3Options
 from stretto.object_store.backends.s3_requests import S3Requests
 from stretto.object_store.types import Capabilities, Checksum, ObjectMeta
 from stretto.object_store.url import StoreUrl
@@ -107,14 +107,14 @@ def open_s3(url: StoreUrl, *, create: bool = False, **options: Any) -> ObstoreSt
     Args:
         url: Its bucket; the prefix is `open_store`'s business.
         create: Make the bucket if it is missing.
-        **options: See `stretto.object_store.backends.s3_options.make_s3_options`.
+        **options: See `stretto.object_store.backends.s3_options.S3Arguments`.
 
     Raises:
         InvalidUrlError: An option is unknown or cannot be used.
         CredentialsError: There is no credential.
     """
-    check_options(make_s3_options, options, f"{url.scheme}://")
-    settled = make_s3_options(url.bucket, **options)
+    check_options(S3Arguments, options, f"{url.scheme}://")
+    settled = S3Arguments(**options).settle(url.bucket)
     if create:
         S3Requests(settled).make_bucket()
     return ObstoreStore(S3Service(options=settled))

@@ -67,31 +67,11 @@ class S3Options:
         return self.credentials.provider(store=self.uri, custom_endpoint=self.endpoint is not None)
 
 
-def make_s3_options(
-    bucket: str,
-    *,
-    uri: str | None = None,
-    endpoint: str | None = None,
-    region: str | None = None,
-    access_key_id: str | None = None,
-    secret_access_key: str | None = None,
-    session_token: str | None = None,
-    access_key_id_environ: str | None = None,
-    secret_access_key_environ: str | None = None,
-    session_token_environ: str | None = None,
-    profile: str | None = None,
-    anonymous: bool = False,
-    virtual_hosted_style: bool = False,
-    connect_timeout: float = 10.0,
-    read_timeout: float = 60.0,
-    upload_timeout: float = 600.0,
-    etag_is_md5: bool = True,
-    conditional_puts: bool = True,
-) -> S3Options:
-    """Fill in what was not said from the environment.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Arguments:
+    """The options of ``s3://``, as `open_store` takes them.
 
-    Args:
-        bucket: Its name.
+    Attributes:
         uri: How the store calls itself; None for ``s3://<bucket>``.
         endpoint: Else ``S3_ENDPOINT_URL``, ``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL``.
         region: Else ``AWS_REGION``, ``AWS_DEFAULT_REGION``, ``us-east-1``.
@@ -111,39 +91,73 @@ def make_s3_options(
         etag_is_md5: Trust single-part ETags as MD5s; turn off with KMS encryption.
         conditional_puts: Turn off for services that ignore conditions (``rclone serve s3`` does),
             so that a create is refused rather than wrong.
-
-    Raises:
-        InvalidUrlError: The endpoint is no HTTP address, or a timeout is not positive.
     """
+
+    uri: str | None = None
+    endpoint: str | None = None
+    region: str | None = None
+    access_key_id: str | None = None
+    secret_access_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    access_key_id_environ: str | None = None
+    secret_access_key_environ: str | None = None
+    session_token_environ: str | None = None
+    profile: str | None = None
+    anonymous: bool = False
+    virtual_hosted_style: bool = False
+    connect_timeout: float = 10.0
+    read_timeout: float = 60.0
+    upload_timeout: float = 600.0
+    etag_is_md5: bool = True
+    conditional_puts: bool = True
+
+    def settle(self, bucket: str) -> S3Options:
+        """Fill in what was not said from the environment.
+
+        Args:
+            bucket: Name of the bucket.
+
+        Raises:
+            InvalidUrlError: The endpoint is no HTTP address, or a time-out is not positive.
+        """
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        return S3Options(
+            bucket=bucket,
+            endpoint=_settle_endpoint(self.endpoint),
+            region=self.region or region or DEFAULT_REGION,
+            credentials=self._credentials(),
+            virtual_hosted_style=self.virtual_hosted_style,
+            timeouts=Timeouts(
+                connect=self.connect_timeout, read=self.read_timeout, upload=self.upload_timeout
+            ),
+            etag_is_md5=self.etag_is_md5,
+            conditional_puts=self.conditional_puts,
+            uri=self.uri or f"s3://{bucket}",
+        )
+
+    def _credentials(self) -> S3Credentials:
+        return S3Credentials(
+            anonymous=self.anonymous,
+            access_key_id=self.access_key_id,
+            secret_access_key=Secret(self.secret_access_key) if self.secret_access_key else None,
+            session_token=Secret(self.session_token) if self.session_token else None,
+            access_key_id_environ=self.access_key_id_environ,
+            secret_access_key_environ=self.secret_access_key_environ,
+            session_token_environ=self.session_token_environ,
+            profile=self.profile,
+        )
+
+
+def _settle_endpoint(endpoint: str | None) -> str | None:
     if endpoint is None:
         found = (os.environ.get(name) for name in _ENDPOINT_VARIABLES)
         endpoint = next((value for value in found if value), None)
-    if endpoint is not None:
-        endpoint = endpoint.rstrip("/")
-        if not endpoint.startswith(("http://", "https://")) or "@" in endpoint:
-            raise InvalidUrlError(
-                "the S3 endpoint must be http://HOST[:PORT] or https://HOST[:PORT], "
-                "without credentials in it"
-            )
-    region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    credentials = S3Credentials(
-        anonymous=anonymous,
-        access_key_id=access_key_id,
-        secret_access_key=Secret(secret_access_key) if secret_access_key else None,
-        session_token=Secret(session_token) if session_token else None,
-        access_key_id_environ=access_key_id_environ,
-        secret_access_key_environ=secret_access_key_environ,
-        session_token_environ=session_token_environ,
-        profile=profile,
-    )
-    return S3Options(
-        bucket=bucket,
-        endpoint=endpoint,
-        region=region or DEFAULT_REGION,
-        credentials=credentials,
-        virtual_hosted_style=virtual_hosted_style,
-        timeouts=Timeouts(connect=connect_timeout, read=read_timeout, upload=upload_timeout),
-        etag_is_md5=etag_is_md5,
-        conditional_puts=conditional_puts,
-        uri=uri or f"s3://{bucket}",
-    )
+    if endpoint is None:
+        return None
+    endpoint = endpoint.rstrip("/")
+    if not endpoint.startswith(("http://", "https://")) or "@" in endpoint:
+        raise InvalidUrlError(
+            "the S3 endpoint must be http://HOST[:PORT] or https://HOST[:PORT], "
+            "without credentials in it"
+        )
+    return endpoint

@@ -54,6 +54,7 @@ class ListingConformance:
         store.put("empty", b"")
         assert _keys(store, "") == {"a/empty", "empty"}
 
+    @pytest.mark.slow
     def test_every_object_of_many_is_listed_once(self, store: Store) -> None:
         """2,500 objects in more than one page; in order where order is promised."""
         expected = [f"many/{number:05d}" for number in range(MANY)]

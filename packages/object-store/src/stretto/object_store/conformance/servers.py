@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
-from stretto.object_store.backends.s3_options import make_s3_options
+from stretto.object_store.backends.s3_options import S3Arguments
 from stretto.object_store.backends.s3_requests import S3Requests
 from stretto.object_store.conformance.install import (
     Package,
@@ -193,10 +193,10 @@ class Rclone(Server):
 
     def make_bucket(self, name: str) -> None:
         """See `Server.make_bucket`; asked for, since rclone remembers which folders there are."""
-        options = make_s3_options(
-            name, endpoint=self.url, access_key_id=ACCESS_KEY, secret_access_key=SECRET_KEY
+        arguments = S3Arguments(
+            endpoint=self.url, access_key_id=ACCESS_KEY, secret_access_key=SECRET_KEY
         )
-        S3Requests(options).make_bucket()
+        S3Requests(arguments.settle(name)).make_bucket()
 
 
 def free_port() -> int:
