@@ -211,9 +211,8 @@ class Trainer:
                 an argument is out of range, then before anything is replaced.
             IncompleteUploadError: If files of the run could not be stored.
         """
-        state = self.state
         changes = FitChanges(
-            state,
+            self.state,
             train_dataloader=train_dataloader,
             train_dataloader_label=train_dataloader_label,
             train_subset_num_batches=train_subset_num_batches,
@@ -229,7 +228,7 @@ class Trainer:
         )
         if train_subset_num_batches is not None:
             self._limit = None if train_subset_num_batches == -1 else train_subset_num_batches
-        changes.apply(state, self._limit, reset_time=reset_time)
+        changes.apply(self.state, self._limit, reset_time=reset_time)
         self._schedulers = changes.schedulers or self._schedulers
         self._train()
 
