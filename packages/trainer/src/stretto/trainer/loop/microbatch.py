@@ -102,7 +102,7 @@ class GradientPass:
             for place, part in enumerate(parts):
                 batch_state.batch = part if self._transform is None else self._transform(part)
                 with strategy.microbatch_context(self._prepared, is_last=place == last):
-                    self._run_part(shares[place], sums, events and place < real)
+                    self._run_part(shares[place], sums, events, filler=place >= real)
         except BaseException:
             self.drop_gradients()
             raise
@@ -129,8 +129,10 @@ class GradientPass:
             return [1.0]
         return [microbatching.weigh(part) / weight for part in parts]
 
-    def _run_part(self, share: float, sums: dict[str, Tensor], events: bool) -> None:
-        run_event = self._run_event if events else _fire_nothing
+    def _run_part(
+        self, share: float, sums: dict[str, Tensor], events: bool, *, filler: bool
+    ) -> None:
+        run_event = self._run_event if events and not filler else _fire_nothing
         batch_state, precision = self._batch_state, self._precision
         run_event(Event.BEFORE_FORWARD)
         with precision.forward_context():
@@ -155,14 +157,17 @@ class GradientPass:
             precision.backward(_make_zero(unweighted, self._module))
         run_event(Event.AFTER_BACKWARD)
         if self._metrics and events:
-            self._update_metrics(kept)
+            self._update_metrics(kept, filler=filler)
         if self._keep_losses:
             _add_losses(sums, losses, share)
 
-    def _update_metrics(self, outputs: Any) -> None:
+    def _update_metrics(self, outputs: Any, *, filler: bool) -> None:
         model, batch = self._model, self._batch_state.batch
         with torch.no_grad():
+            # Sharded, this gathers parameters from all ranks: those that only fill up make it too.
             outputs = model.eval_forward(batch, outputs)
+            if filler:
+                return
             for metric in self._metrics.values():
                 model.update_metric(batch, outputs, metric)
 
