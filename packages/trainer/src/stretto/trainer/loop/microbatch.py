@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -180,7 +180,7 @@ def _make_zero(outputs: Any, module: nn.Module) -> Tensor:
     """
     found = [
         output
-        for output in cast("list[Any]", tree_leaves(outputs))
+        for output in tree_leaves(outputs)
         if isinstance(output, Tensor) and output.requires_grad
     ]
     found = [output for output in found if output.dim()] or found or list(module.parameters())
