@@ -200,7 +200,11 @@ def test_a_store_that_refuses_is_warned_about_and_the_run_goes_on(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "top-secret-value")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     uploader = RunDirectoryUploader(
-        "s3://bucket/x", use_procs=use_procs, no_progress_timeout=1.0, num_concurrent_uploads=1
+        "s3://bucket/x",
+        use_procs=use_procs,
+        no_progress_timeout=1.0,
+        num_concurrent_uploads=1,
+        store_options={"retry": None},
     )
     engine = engine_of(uploader)
     engine.run_event(Event.INIT)

@@ -198,9 +198,9 @@ class Mirror:
             before = self._outcomes.done
             left = None if deadline is None else max(0.0, deadline - self._clock())
             missing, ended = self._drain(left)
-        if ended and not (missing and self._conditions.holds("store:")):
+        self.stop()  # so that the manifest knows of every transfer
+        if not (missing and self._conditions.holds("store:")):
             missing += self.finish(not missing)
-        self.stop()
         self._state = "incomplete" if missing else "finished"
         return missing
 
