@@ -205,3 +205,27 @@ def test_walks_pass_over_names_that_are_no_keys() -> None:
     store.put("good", b"x")
     assert [meta.is_clean for meta in store.list()] == [False, True]
     assert [meta.key for meta in walk(store)] == ["good"]
+
+
+@pytest.mark.parametrize("piece", [1, 7, 4096, 100_000])
+def test_short_reads_lose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    """Some file systems give fewer bytes than were asked for, long before the end."""
+    import os
+
+    data = bytes(range(256)) * (2 if piece < 10 else 1000)
+    (tmp_path / "file").write_bytes(data)
+    real = os.read
+    monkeypatch.setattr(os, "read", lambda descriptor, size: real(descriptor, min(size, piece)))
+    store = MemoryStore()
+    assert upload_file(store, "key", tmp_path / "file").size == len(data)
+    assert store.get("key").read() == data
+
+
+@pytest.mark.parametrize("size", [SMALL_FILE - 1, SMALL_FILE, SMALL_FILE + 1])
+def test_files_about_as_large_as_small_ones_go_up_whole(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * size)
+    store = MemoryStore()
+    assert upload_file(store, "key", path).size == size == store.head("key").size

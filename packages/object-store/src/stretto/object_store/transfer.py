@@ -29,6 +29,7 @@ from stretto.object_store.types import (
 SMALL_FILE = 8 << 20
 """Files up to this many bytes are read at once and their MD5 is compared."""
 
+_FIRST_READ = 64 << 10
 VERIFIED_DOWNLOAD = 64 << 20
 """Objects up to this many bytes have their MD5 compared after a download."""
 
@@ -79,18 +80,20 @@ def upload_file(
 
 def _read_small(descriptor: int) -> bytes | None:
     """All of a file, or None if it is not small. It may be growing."""
-    size = os.fstat(descriptor).st_size
-    if size > SMALL_FILE:
+    data = os.read(descriptor, _FIRST_READ)
+    more = os.read(descriptor, _FIRST_READ)  # only an empty read is the end, on some file systems
+    if not more:
+        return data
+    if os.fstat(descriptor).st_size > SMALL_FILE:
         return None
-    data = os.read(descriptor, size + 1)
-    while len(data) != size:
-        more = os.read(descriptor, SMALL_FILE)
-        if not more:
-            break
-        data += more
-        if len(data) > SMALL_FILE:
-            return None
-    return data
+    pieces, size = [data, more], len(data) + len(more)
+    while size <= SMALL_FILE:
+        data = os.read(descriptor, 1 << 20)
+        if not data:
+            return b"".join(pieces)
+        pieces.append(data)
+        size += len(data)
+    return None
 
 
 def _upload_bytes(
