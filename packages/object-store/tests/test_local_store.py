@@ -354,16 +354,19 @@ def test_an_open_read_sees_one_version(store: LocalStore) -> None:
         assert first + b"".join(stream) == b"a" * (3 << 20)
 
 
-def test_a_closed_read_gives_no_bytes_of_other_files(store: LocalStore) -> None:
-    store.put("key", b"a" * (3 << 20))
-    found = store.get("key")
-    next(iter(found))
-    found.close()
-    with pytest.raises(ValueError, match="closed"):
-        next(iter(found))
-
-
 def test_metadata_is_refused_rather_than_lost(store: LocalStore, root: Path) -> None:
     with pytest.raises(ValueError, match="metadata"):
         store.put("key", b"x", metadata={"a": "b"})
     assert snapshot(root) == set()
+
+
+def test_what_killed_writers_left_long_ago_is_taken_away(root: Path) -> None:
+    LocalStore(root, durable=False).put("folder/key", b"x")
+    old = root / "folder/.stretto-0123456789abcdef.tmp"
+    new = root / "folder/.stretto-fedcba9876543210.tmp"
+    for path in (old, new):
+        path.write_bytes(b"half")
+    os.utime(old, (time.time() - 2 * 86_400,) * 2)
+    LocalStore(root, durable=False).put("folder/other", b"x")
+    assert not old.exists()
+    assert new.exists()

@@ -37,6 +37,7 @@ class GetResult:
         self.byte_range = byte_range or (0, meta.size)
         self._store = store
         self._close = close
+        self._closed = False
         self._chunks = self._counted(chunks)
 
     @property
@@ -54,6 +55,7 @@ class GetResult:
 
     def close(self) -> None:
         """Let the connection go; further reading raises ValueError. Safe to call again."""
+        self._closed = True
         close, self._close = self._close, None
         if close is not None:
             close()
@@ -71,10 +73,14 @@ class GetResult:
 
     def _counted(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         done = 0
+        if self._closed:
+            raise ValueError("the read is closed; get the object again")
         for chunk in chunks:
             done += len(chunk)
             if chunk:
                 yield chunk
+            if self._closed:
+                raise ValueError("the read is closed; get the object again")
         if done != self.size:
             raise TransientError(
                 f"the store sent {done} of {self.size} bytes; read it again",

@@ -8,6 +8,7 @@ import fcntl
 import itertools
 import os
 import re
+import time
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import TypeAlias
@@ -28,6 +29,8 @@ from stretto.object_store.types import Source
 
 TEMPORARY = re.compile(r"\.stretto-[0-9a-f]{16}\.tmp")
 _MKDIR_ATTEMPTS = 100
+_STALE_SECONDS = 86_400.0
+"""A write that is under way touches its file more often than this."""
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _TRANSIENT = {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT}
@@ -52,6 +55,7 @@ class Root:
         self.uri = uri
         self._durable = durable
         self._real = os.path.realpath(self.path)
+        self._swept: set[Path] = set()
 
     def locate(self, key: str) -> Path:
         """The path of a key, which lies inside the root even after links are followed.
@@ -157,10 +161,23 @@ class Root:
                 if self._blocked(folder):
                     raise
                 continue  # it was there, and a delete took it away
+            self._sweep(folder)
             temporary = folder / f".stretto-{os.urandom(8).hex()}.tmp"
             with contextlib.suppress(FileNotFoundError):  # a delete took the empty folder away
                 return os.open(temporary, flags, 0o666), temporary
         raise TransientError(f"folder {folder} keeps vanishing", store=self.uri)
+
+    def _sweep(self, folder: Path) -> None:
+        """Once a folder: take away what killed writers left there long ago."""
+        if folder in self._swept:
+            return
+        self._swept.add(folder)
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if TEMPORARY.fullmatch(entry.name):
+                    age = time.time() - entry.stat(follow_symlinks=False).st_mtime
+                    if age > _STALE_SECONDS:
+                        Path(entry.path).unlink(missing_ok=True)
 
     def _blocked(self, folder: Path) -> bool:
         """Whether something that is no folder stands where a folder should be."""

@@ -225,6 +225,9 @@ class ObstoreStore(Store):
 
     def _list(self, prefix: str) -> Iterator[ObjectMeta]:
         last: str | None = None
+        if not prefix and self._has_leading_slashes():
+            yield from self._service.list_exactly("", None)
+            return
         pages = _obs.list(self._small, prefix or None, chunk_size=_LIST_PAGE)
         while True:
             try:
@@ -241,6 +244,13 @@ class ObstoreStore(Store):
             for item in page:
                 last = self._true_key(item["path"], item["size"])
                 yield self._meta(item, last, {})
+
+    def _has_leading_slashes(self) -> bool:
+        """Whether somebody stored '/a', which obstore would list as 'a'."""
+        try:
+            return next(self._service.list_exactly("/", None), None) is not None
+        except ObjectStoreError:
+            return False  # there is no other way to list here
 
     def _true_key(self, key: str, size: int) -> str:
         # obstore lists the empty object 'a/', which consoles make for a folder, as 'a'.

@@ -291,6 +291,19 @@ class ObjectConformance:
                 next(iter(found))
         assert store.get("object", byte_range=(0, 3)).read() == some_bytes(BOUNDARY)[:3]
 
+    @pytest.mark.parametrize("size", [100, BOUNDARY])
+    def test_a_closed_read_gives_nothing_more(self, store: Store, size: int) -> None:
+        """It says so; a half object is never taken for a whole one."""
+        store.put("object", some_bytes(size))
+        for begin in (False, True):
+            found = store.get("object")
+            if begin:
+                next(iter(found))
+            found.close()
+            found.close()
+            with pytest.raises(ValueError, match="closed"):
+                next(iter(found))
+
     def test_probe_leaves_nothing_behind(self, store: Store) -> None:
         """It writes, reads and deletes."""
         store.probe()
