@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from stretto.object_store.conformance.install import cache_directory, environment_of
@@ -100,3 +103,26 @@ def test_a_stopped_server_leaves_no_process_and_no_folder(rclone: Rclone) -> Non
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert request(rclone.port, "GET", "/")[0] in (200, 400, 403)
+
+
+KILLED = """
+import os, signal
+from stretto.object_store.conformance.servers import Rclone
+server = Rclone().start()
+print(server.pid, server.directory, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.server
+def test_a_server_ends_with_the_tests_that_started_it(rclone: Rclone) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED], capture_output=True, text=True, timeout=60, check=False
+    )
+    pid, folder = done.stdout.split()
+    shutil.rmtree(folder)
+    deadline = time.monotonic() + 10
+    while psutil.pid_exists(int(pid)) and psutil.Process(int(pid)).status() != "zombie":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert psutil.pid_exists(rclone.pid)

@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -27,6 +28,12 @@ from stretto.object_store.conformance.install import (
 ACCESS_KEY = "testkey"
 SECRET_KEY = "testsecret123"
 START_TIMEOUT = 60.0
+_DIE_WITH_PARENT = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG outlives the exec
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 class Server(ABC):
@@ -86,7 +93,7 @@ class Server(ABC):
         self.port = free_port()
         with (self.directory / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                self.command(program),
+                [sys.executable, "-c", _DIE_WITH_PARENT, *self.command(program)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
