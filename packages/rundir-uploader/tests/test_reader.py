@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
+import sys
 import threading
 import time
 import zlib
@@ -21,6 +23,7 @@ from rundir_uploader.reader import (
     edges_at,
     open_inside,
     read_whole,
+    same_content,
     settled,
 )
 from stretto.run_directory import Fingerprint
@@ -118,7 +121,6 @@ def test_going_back_to_the_start_begins_a_new_reading(file: Path, opened: int) -
     assert reader.hexdigest() == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-@pytest.mark.slow  # a write longer than the clock tick of the file system can still mix: seen once
 def test_a_small_file_that_changes_under_the_reader_is_refused_or_whole(run: Path) -> None:
     """Whatever is accepted is one of the versions that were written, never a mixture."""
     path = run / "small"
@@ -202,3 +204,42 @@ def test_edges_tell_growth_from_a_rewrite(file: Path, opened: int) -> None:
     for size in (0, 1, 4096, 4097, 100_000, SIZE):
         part = content[:size]
         assert edges_at(opened, size) == (zlib.crc32(part[:4096]), zlib.crc32(part[-4096:]))
+
+
+@pytest.mark.slow
+def test_a_long_write_that_is_under_way_is_waited_for(run: Path) -> None:
+    """A write stamps the file when it begins: within it, the stamp says nothing."""
+    path = run / "large"
+    size = 256 << 20
+    path.write_bytes(b"\0" * size)
+    writer = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import os, sys, time\n"
+            "descriptor, size = os.open(sys.argv[1], os.O_WRONLY), int(sys.argv[2])\n"
+            "for version in range(1, 40):\n"
+            "    data = bytes([version]) * size\n"
+            "    os.pwrite(descriptor, data, 0)\n"
+            "    time.sleep(0.06)\n",
+            str(path),
+            str(size),
+        ]
+    )
+    versions: set[bytes] = set()
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        while writer.poll() is None:
+            try:
+                before = settle(descriptor)
+            except ChangedWhileReadError:
+                continue
+            data = b"".join(os.pread(descriptor, 1, at) for at in (0, size // 2, size - 1))
+            if same_content(before, descriptor):
+                assert len(set(data)) == 1, "the middle of a write was taken for a moment of rest"
+                versions.add(data)
+    finally:
+        writer.kill()
+        writer.wait()
+        os.close(descriptor)
+    assert len(versions) > 3, "the reader never met the writer: this test proved nothing"

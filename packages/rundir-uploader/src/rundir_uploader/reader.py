@@ -18,13 +18,14 @@ import stat
 import time
 import zlib
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rundir_uploader.records import EDGE
 from stretto.run_directory import Fingerprint
 
 CHUNK = 1 << 20
 _STEP_NS = 20_000_000
+_TRIES = 20
 _COARSE_STEP_NS = 2_000_000_000
 _SECOND_NS = 1_000_000_000
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -135,18 +136,42 @@ def _same_when_walked(root: str, path: str, found: os.stat_result) -> bool:
 def settled(
     descriptor: int, found: Fingerprint, *, sleep: Callable[[float], None] = time.sleep
 ) -> Fingerprint:
-    """Return a fingerprint that any later change will differ from.
+    """Return a fingerprint that any later change will differ from, at a moment of no writing.
+
+    A write stamps the file when it begins, and may go on for long: what is read meanwhile is a
+    mixture under one stamp. So a fingerprint counts only if it is the same after every write that
+    was under way has ended.
 
     Args:
         descriptor: An open file.
         found: The fingerprint that it has.
         sleep: Waits.
+
+    Raises:
+        ChangedWhileReadError: It is written to without a pause, in another way than by growing.
     """
     now = time.time_ns()
-    if not is_fresh(found, now):
-        return found
-    sleep((_step_of(found) - (now - found.ctime_ns)) / 1e9)
-    return Fingerprint.of(os.fstat(descriptor))
+    if is_fresh(found, now):
+        sleep((_step_of(found) - (now - found.ctime_ns)) / 1e9)
+    for _ in range(_TRIES):
+        _wait_for_writes(descriptor)
+        before, found = found, Fingerprint.of(os.fstat(descriptor))
+        if found == before:
+            return found
+    if found.size <= before.size:
+        raise ChangedWhileReadError
+    return found
+
+
+def _wait_for_writes(descriptor: int) -> None:
+    """Wait until every write to a file that is under way has ended.
+
+    Asking for the place of data takes the lock that a write holds, on ext4, tmpfs and most others;
+    where it does not, nothing is lost but the wait.
+    """
+    with suppress(OSError):  # an empty file, or one without data behind its start
+        os.lseek(descriptor, 0, os.SEEK_DATA)
+    os.lseek(descriptor, 0, os.SEEK_SET)
 
 
 def is_fresh(found: Fingerprint, now_ns: int) -> bool:
