@@ -153,6 +153,7 @@ def settled(
     now = time.time_ns()
     if is_fresh(found, now):
         sleep((_step_of(found) - (now - found.ctime_ns)) / 1e9)
+    before = found
     for _ in range(_TRIES):
         _wait_for_writes(descriptor)
         before, found = found, Fingerprint.of(os.fstat(descriptor))
