@@ -138,6 +138,23 @@ def settled(
 ) -> Fingerprint:
     """Return a fingerprint that any later change will differ from, at a moment of no writing.
 
+    Args:
+        descriptor: An open file.
+        found: The fingerprint that it has.
+        sleep: Waits.
+
+    Raises:
+        ChangedWhileReadError: As `between_writes`.
+    """
+    now = time.time_ns()
+    if is_fresh(found, now):
+        sleep((_step_of(found) - (now - found.ctime_ns)) / 1e9)
+    return between_writes(descriptor, found)
+
+
+def between_writes(descriptor: int, found: Fingerprint) -> Fingerprint:
+    """Return the fingerprint of a file at a moment when no write to it is under way.
+
     A write stamps the file when it begins, and may go on for long: what is read meanwhile is a
     mixture under one stamp. So a fingerprint counts only if it is the same after every write that
     was under way has ended.
@@ -145,14 +162,10 @@ def settled(
     Args:
         descriptor: An open file.
         found: The fingerprint that it has.
-        sleep: Waits.
 
     Raises:
         ChangedWhileReadError: It is written to without a pause, in another way than by growing.
     """
-    now = time.time_ns()
-    if is_fresh(found, now):
-        sleep((_step_of(found) - (now - found.ctime_ns)) / 1e9)
     before = found
     for _ in range(_TRIES):
         _wait_for_writes(descriptor)

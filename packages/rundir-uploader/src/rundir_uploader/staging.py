@@ -20,9 +20,11 @@ from pathlib import Path
 from rundir_uploader.keys import STATE_FOLDER
 from rundir_uploader.reader import (
     CHUNK,
+    ChangedWhileReadError,
     GoneError,
     NotARegularFileError,
     SourceError,
+    between_writes,
     is_fresh,
     open_inside,
     same_content,
@@ -75,7 +77,7 @@ class Stager:
         target = self._folder / f"{self._next_number()}"
         try:
             found = self._copy_to(target, entry)
-        except (OSError, GoneError, NotARegularFileError, SourceError):
+        except (OSError, ChangedWhileReadError, GoneError, NotARegularFileError, SourceError):
             found = None
         if found is None:
             self._release(str(target), entry.fingerprint.size)
@@ -90,7 +92,8 @@ class Stager:
 
     def _copy_to(self, target: Path, entry: FileEntry) -> Fingerprint | None:
         for _ in range(_ATTEMPTS):
-            with open_inside(self._root, entry.path, entry.fingerprint) as (source, before):
+            with open_inside(self._root, entry.path, entry.fingerprint) as (source, found):
+                before = between_writes(source, found)
                 fresh = is_fresh(before, time.time_ns())
                 descriptor = os.open(
                     target, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
