@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from rundir_uploader.checked_reader import CheckedReader
 from rundir_uploader.reader import (
     ChangedWhileReadError,
-    CheckedReader,
     GoneError,
     NotARegularFileError,
     SourceError,

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
+from rundir_uploader.checked_reader import CheckedReader
 from rundir_uploader.journal import Journal
 from rundir_uploader.keys import POINTER_SUFFIX, object_key
 from rundir_uploader.planner import bare_record, entry_at, is_gone
 from rundir_uploader.pointers import is_pointer_file
 from rundir_uploader.reader import (
     ChangedWhileReadError,
-    CheckedReader,
     GoneError,
     NotARegularFileError,
     SourceError,
